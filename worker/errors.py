@@ -1,0 +1,207 @@
+"""Errors, grouped by what happens next.
+
+WorkerError
+├── Rejected             can never succeed as it is: reply with the code, no retry by the worker
+│   ├── InvalidJson, InvalidEncoding, TooLarge, UnsupportedVersion    the body itself; dead letter too
+│   ├── InvalidRequest                                                a field; dead letter too
+│   ├── InternalError, WorkerDied                                     our fault; dead letter too
+│   ├── UnknownLayer, UnknownModel, UnknownSubject, UnknownStrategy   a name that is not known
+│   ├── NotSupported, ReplyToNotAllowed, RequestIdReused, Expired
+│   └── BudgetTooSmall, PinsExceedWindow                              the window cannot hold what must be in
+└── Unavailable          a dependency is away: a content layer degrades; without the outcome store or
+    └── StoreUnavailable Kafka the worker pauses
+
+`code` is stable: replies, dead letters and metrics carry it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, ClassVar
+
+from schemas.codes import DEAD_LETTER_CODES, RETRYABLE_CODES
+
+if TYPE_CHECKING:
+    from schemas.codes import RejectionCode
+
+
+class WorkerError(Exception):
+    """Anything this project raises on purpose."""
+
+
+class Rejected(WorkerError):
+    """A request that is answered with a rejection; `details` go into the reply as they are."""
+
+    code: ClassVar[RejectionCode]
+
+    def __init__(self, message: str, **details: object) -> None:
+        """Keep `message` for people and `details` (JSON values) for programs."""
+        super().__init__(message)
+        self.message = message
+        self.details: dict[str, object] = details
+
+    @property
+    def is_retryable(self) -> bool:
+        """Whether the same request under a new id may succeed."""
+        return self.code in RETRYABLE_CODES
+
+    @property
+    def is_dead_letter(self) -> bool:
+        """Whether the record is kept on the dead-letter topic as well."""
+        return self.code in DEAD_LETTER_CODES
+
+
+class InvalidJson(Rejected):
+    """The body is not one JSON object."""
+
+    code = "invalid_json"
+
+
+class InvalidEncoding(Rejected):
+    """The body is not UTF-8, or its text holds NUL or a lone surrogate."""
+
+    code = "invalid_encoding"
+
+
+class TooLarge(Rejected):
+    """The body is over the byte limit, or nested deeper than the limit."""
+
+    code = "too_large"
+
+
+class UnsupportedVersion(Rejected):
+    """Another major `schema_version` than this worker speaks."""
+
+    code = "unsupported_version"
+
+
+class InvalidRequest(Rejected):
+    """A field is missing, has the wrong type, or contradicts another one."""
+
+    code = "invalid_request"
+
+
+class InternalError(Rejected):
+    """A defect of this program, met while working on the request."""
+
+    code = "internal_error"
+
+
+class WorkerDied(Rejected):
+    """The record ended the worker process each time it was tried."""
+
+    code = "worker_died"
+
+
+class _UnknownName(Rejected):
+    """A name that settings or code do not know; the message says which are known."""
+
+    noun: ClassVar[str]
+
+    def __init__(self, name: str, *, known: Iterable[str]) -> None:
+        """Say which names would have been understood, sorted."""
+        names = sorted(known)
+        super().__init__(f"unknown {self.noun} {name!r}; known: {', '.join(names)}", name=name, known=names)
+
+
+class UnknownLayer(_UnknownName):
+    """A layer that is not one of the eleven."""
+
+    code = "unknown_layer"
+    noun = "layer"
+
+
+class UnknownModel(_UnknownName):
+    """A model that the table lacks, without a total and an encoding to go by."""
+
+    code = "unknown_model"
+    noun = "model"
+
+
+class UnknownSubject(_UnknownName):
+    """A subject that the settings table lacks."""
+
+    code = "unknown_subject"
+    noun = "subject"
+
+
+class UnknownStrategy(_UnknownName):
+    """A strategy that nobody registered."""
+
+    code = "unknown_strategy"
+    noun = "strategy"
+
+
+class NotSupported(Rejected):
+    """A part of the contract that this build does not have, or that is switched off."""
+
+    code = "not_supported"
+
+    def __init__(self, field: str, *, reason: str) -> None:
+        """Name the field that asks for it."""
+        super().__init__(f"{field} is not supported: {reason}", field=field)
+
+
+class ReplyToNotAllowed(Rejected):
+    """The `reply_to` header names a topic off the allow-list."""
+
+    code = "reply_to_not_allowed"
+
+
+class RequestIdReused(Rejected):
+    """The same project and request id came before with another body."""
+
+    code = "request_id_reused"
+
+
+class Expired(Rejected):
+    """The request was met after `expires_at`, or after its outcome was forgotten."""
+
+    code = "expired"
+
+
+class BudgetTooSmall(Rejected):
+    """The window cannot hold the layers that are never trimmed."""
+
+    code = "budget_too_small"
+
+    def __init__(self, *, layer: str, overage_tokens: int, total_tokens: int) -> None:
+        """Name the layer that overflows and by how many tokens."""
+        super().__init__(
+            f"layer {layer!r} exceeds the window of {total_tokens} tokens by {overage_tokens}",
+            layer=layer,
+            overage_tokens=overage_tokens,
+            total_tokens=total_tokens,
+        )
+        self.layer = layer
+        self.overage_tokens = overage_tokens
+
+
+class PinsExceedWindow(Rejected):
+    """The floors of the pinned fragments do not fit, even after borrowing."""
+
+    code = "pins_exceed_window"
+
+    def __init__(self, *, pins: Mapping[str, Iterable[str]], overage_tokens: int) -> None:
+        """Name the pins by layer and how many tokens are missing."""
+        named = {layer: list(names) for layer, names in pins.items()}
+        listed = ", ".join(f"{layer}: {', '.join(names)}" for layer, names in named.items())
+        super().__init__(
+            f"pinned content exceeds the window by {overage_tokens} tokens ({listed})",
+            pins=named,
+            overage_tokens=overage_tokens,
+        )
+        self.overage_tokens = overage_tokens
+
+
+class Unavailable(WorkerError):
+    """A dependency failed."""
+
+
+class StoreUnavailable(Unavailable):
+    """A store did not answer, or answered that it cannot."""
+
+    def __init__(self, store: str, reason: str = "") -> None:
+        """Name the product, and what it said."""
+        super().__init__(f"{store} is unavailable{': ' + reason if reason else ''}")
+        self.store = store
