@@ -86,6 +86,4 @@ IncludePart = Literal[
     "payload_content",
     "receipt",
 ]
-StepStatus = Literal[
-    "pending", "active", "review", "blocked", "done", "skipped", "deferred", "unknown"
-]
+StepStatus = Literal["pending", "active", "review", "blocked", "done", "skipped", "deferred", "unknown"]

@@ -1,0 +1,116 @@
+"""What answers a request: a bundle, a reference to one that is too large for a record, or a rejection."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from schemas.codes import BundleStatus, LayerReason, LayerStatus, PartName, RejectionCode, TaskType
+from schemas.fragments import ContextPayload
+from schemas.usage import OverheadTokens, UsageTotals
+from schemas.wire import (
+    SCHEMA_VERSION,
+    Count,
+    Flag,
+    OpaqueId,
+    ProjectId,
+    Sha256Hex,
+    Timestamp,
+    WireModel,
+    canonical_json,
+    sha256_hex,
+)
+
+
+class Message(WireModel):
+    """One chat message, ready to send."""
+
+    role: Literal["system", "user"]
+    content: str
+
+
+class LayerReport(WireModel):
+    """How one of the ten parts fared."""
+
+    status: LayerStatus
+    reason: LayerReason | None = None
+    tokens: Count
+    """Charged to the layer: its heading, fence, text and separator."""
+    budget_tokens: Count
+    """Its reservation in the effective budget."""
+    reserved_tokens: Count
+    """Its reservation as requested."""
+    fragments: Count
+
+
+class BundleUsage(UsageTotals):
+    """The ledger, and what a recount of the messages must add to it."""
+
+    overhead: OverheadTokens
+    exact: Flag
+    """False where the count is a certified upper bound or carries a safety factor."""
+
+
+class ContextBundle(WireModel):
+    """One prompt's context. Parts that `include` did not ask for are absent."""
+
+    schema_version: str = SCHEMA_VERSION
+    kind: Literal["bundle"] = "bundle"
+    request_id: OpaqueId
+    project_id: ProjectId
+    thread_id: OpaqueId | None = None
+    volk: str
+    subject: str
+    task_type: TaskType
+    status: BundleStatus
+    messages: tuple[Message, ...] | None = None
+    layers: dict[PartName, LayerReport] | None = None
+    usage: BundleUsage | None = None
+    parts: dict[PartName, str] | None = None
+    """The text of each part; joined in order they are the messages."""
+    payload: ContextPayload | None = None
+    context_hash: Sha256Hex
+    assembled_at: Timestamp
+
+
+class BundleRef(WireModel):
+    """Stands for a bundle that exceeds a record; the bytes at `url` have the SHA-256 `digest`."""
+
+    schema_version: str = SCHEMA_VERSION
+    kind: Literal["bundle_ref"] = "bundle_ref"
+    request_id: OpaqueId
+    project_id: ProjectId
+    digest: Sha256Hex
+    size_bytes: Count
+    status: BundleStatus
+    url: str
+
+
+class Rejection(WireModel):
+    """Why there is no bundle. Ids are null where the record did not yield them."""
+
+    schema_version: str = SCHEMA_VERSION
+    kind: Literal["rejection"] = "rejection"
+    request_id: OpaqueId | None
+    project_id: ProjectId | None
+    code: RejectionCode
+    message: str
+    details: dict[str, Any]
+    retryable: Flag
+
+
+def context_hash(messages: tuple[Message, ...]) -> str:
+    """SHA-256 of the canonical JSON of the messages."""
+    return sha256_hex(canonical_json([message.model_dump() for message in messages]))
+
+
+def to_wire(model: WireModel) -> bytes:
+    """The one encoding of an outgoing model: compact UTF-8 JSON in field order.
+
+    Absent parts are left out; a field without a default is always written, as null where it is null.
+    """
+    absent = {
+        name
+        for name, field in type(model).model_fields.items()
+        if getattr(model, name) is None and not field.is_required()
+    }
+    return model.model_dump_json(exclude=absent).encode()

@@ -1,0 +1,83 @@
+"""The usage event: what a bundle spent, one per outcome, on `context.usage` and as a JSONL line."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from schemas.codes import LayerName, LayerReason, LayerStatus, Outcome, PartName, RejectionCode
+from schemas.wire import SCHEMA_VERSION, Count, Flag, OpaqueId, ProjectId, Timestamp, WireModel
+
+
+class LayerSpend(WireModel):
+    """Tokens of one layer."""
+
+    budget: Count
+    """The layer's reservation in the effective budget."""
+    spent: Count
+
+
+class UsageTotals(WireModel):
+    """The ledger of one bundle, in tokens."""
+
+    total: Count
+    """The effective total: the requested one less the overhead."""
+    spent: Count
+    remaining: Count
+    layers: dict[LayerName, LayerSpend]
+
+
+class OverheadTokens(WireModel):
+    """Tokens of the prompt that belong to no layer."""
+
+    client: Count
+    framing: Count
+    preamble: Count
+    template: Count | None = None
+
+
+class LayerOutcome(WireModel):
+    """How one layer fared, without its text."""
+
+    status: LayerStatus
+    reason: LayerReason | None = None
+
+
+class UsageCounts(WireModel):
+    """What was forgiven or cut on the way."""
+
+    unknown_fields: Count = 0
+    naive_times: Count = 0
+    escaped_delimiters: Count = 0
+    fragments_considered: Count = 0
+    fragments_kept: Count = 0
+    fragments_dropped: Count = 0
+
+
+class UsageEvent(WireModel):
+    """One per outcome, stored rejections included (their token and timing parts are null).
+
+    Sum of `usage.layers[*].spent` + `overhead` = the recount of the messages, exactly: every message's
+    content encoded once, plus the model's framing, plus what the client said it adds.
+    """
+
+    schema_version: str = SCHEMA_VERSION
+    kind: Literal["usage"] = "usage"
+    event_id: OpaqueId
+    timestamp: Timestamp
+    project_id: ProjectId
+    request_id: OpaqueId
+    generation: Count
+    volk_alias: str | None
+    subject: str | None
+    thread_id: OpaqueId | None
+    model: str | None
+    outcome: Outcome
+    code: RejectionCode | None = None
+    usage: UsageTotals | None
+    requested_total: Count | None
+    overhead: OverheadTokens | None
+    reserved: dict[LayerName, Count] | None
+    statuses: dict[PartName, LayerOutcome] | None
+    timings_ms: dict[str, float] | None
+    exact: Flag | None
+    counts: UsageCounts | None

@@ -1,0 +1,122 @@
+"""What every wire model shares: the frozen base, id and time types, and the one canonical JSON form."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Annotated, Any, Final, cast
+
+import rfc8785
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    StringConstraints,
+    ValidationInfo,
+    WithJsonSchema,
+    model_validator,
+)
+
+SCHEMA_VERSION: Final = "1.0"
+
+
+@dataclass(slots=True)
+class DecodeNotes:
+    """Counts what validation forgave; handed in as the validation context of one body."""
+
+    unknown_fields: int = 0
+    naive_times: int = 0
+
+
+class WireModel(BaseModel):
+    """Frozen; unknown fields are ignored, and counted where the caller passes `DecodeNotes`."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore", allow_inf_nan=False, use_attribute_docstrings=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _count_unknown_fields(cls, data: Any, info: ValidationInfo) -> Any:
+        if isinstance(data, dict) and isinstance(info.context, DecodeNotes):
+            fields = cast("dict[str, object]", data)
+            if cls.model_config.get("extra") == "ignore":
+                info.context.unknown_fields += len(fields.keys() - cls.model_fields.keys())
+        return cast("object", data)
+
+
+def _as_utc(value: datetime, info: ValidationInfo) -> datetime:
+    if value.tzinfo is None:
+        if isinstance(info.context, DecodeNotes):
+            info.context.naive_times += 1
+        return value.replace(tzinfo=UTC)
+    return value.astimezone(UTC)
+
+
+def format_time(value: datetime) -> str:
+    """RFC 3339 in UTC with a `Z`; fractions of a second only where there are any."""
+    return value.astimezone(UTC).isoformat().replace("+00:00", "Z")
+
+
+Timestamp = Annotated[
+    datetime,
+    AfterValidator(_as_utc),
+    PlainSerializer(format_time, return_type=str),
+    WithJsonSchema({"type": "string", "format": "date-time"}),
+]
+"""An instant in UTC. A time without a zone is read as UTC, and counted."""
+
+ProjectId = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._-]{1,128}$")]
+OpaqueId = Annotated[str, StringConstraints(pattern=r"^[^\x00-\x1f\x7f-\x9f]{1,256}$")]
+"""1 to 256 characters, no control characters; compared as bytes, never parsed."""
+
+Count = Annotated[int, Field(strict=True, ge=0)]
+PositiveInt = Annotated[int, Field(strict=True, gt=0)]
+Flag = Annotated[bool, Field(strict=True)]
+Sha256Hex = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
+
+
+def canonical_json(value: Mapping[str, Any] | list[Any] | tuple[Any, ...]) -> bytes:
+    """The RFC 8785 form of a JSON value.
+
+    Raises ValueError for a number outside the interoperable range (an integer beyond 2^53 - 1).
+    """
+    if _is_plain(value):
+        # The same bytes as below for such values, some thirty times as fast: a megabyte of text takes
+        # the reference implementation 0.2 s, which would hold up the event loop.
+        return json.dumps(value, ensure_ascii=False, sort_keys=True, separators=(",", ":")).encode()
+    try:
+        return rfc8785.dumps(cast("dict[str, Any]", value))
+    except rfc8785.CanonicalizationError as error:
+        raise ValueError(str(error)) from error
+
+
+_MAX_INTEROPERABLE_INTEGER: Final = 2**53 - 1
+
+
+def _is_plain(value: object) -> bool:
+    """Whether Python's own JSON encoder spells the value as RFC 8785 does.
+
+    It differs in floats, and in the order of keys beyond ASCII (code points against UTF-16 units).
+    """
+    if value is None or isinstance(value, str | bool):
+        return True
+    if isinstance(value, int):
+        return -_MAX_INTEROPERABLE_INTEGER <= value <= _MAX_INTEROPERABLE_INTEGER
+    if isinstance(value, dict):
+        fields = cast("dict[object, object]", value)
+        return all(isinstance(key, str) and key.isascii() and _is_plain(item) for key, item in fields.items())
+    return isinstance(value, list | tuple) and all(_is_plain(item) for item in cast("list[object]", value))
+
+
+def sha256_hex(data: bytes) -> str:
+    """64 lower-case hex digits."""
+    return hashlib.sha256(data).hexdigest()
+
+
+def derived_id(prefix: str, text: str) -> str:
+    """The id of a thing that came without one: `prefix`, then ten hex digits of the text's SHA-256."""
+    return prefix + sha256_hex(text.encode())[:10]

@@ -1,0 +1,243 @@
+"""The seams: what has, or will have, more than one implementation, and the values that cross them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Protocol
+
+from schemas.codes import LayerReason, LayerStatus, PartName, TaskType
+from schemas.fragments import FragmentProvenance, StorageTier
+from schemas.request import AssemblyRequest
+
+# --- Tokens ------------------------------------------------------------------------------------------
+
+
+class TokenCounter(Protocol):
+    """Counts as the target model's tokenizer does, or gives a certified upper bound."""
+
+    @property
+    def name(self) -> str:
+        """The encoding, as the model table spells it."""
+        ...
+
+    @property
+    def exact(self) -> bool:
+        """False where every count is an upper bound or carries a safety factor."""
+        ...
+
+    def count(self, text: str) -> int:
+        """Tokens of `text`; linear in its length."""
+        ...
+
+    def count_up_to(self, text: str, limit: int) -> int:
+        """`count(text)` where that is at most `limit`, else some number above `limit`, found early."""
+        ...
+
+
+# --- Sources and fragments ---------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rendering:
+    """A fragment's text at one depth: 0 is a bare name, 9 the full source."""
+
+    depth: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fragment:
+    """The smallest piece that is kept or dropped whole.
+
+    `renderings` go from the deepest to the shallowest and are never empty. Of a pinned fragment the last
+    one is its floor, which is always in the prompt. `relevance` (0 to 1) ranks within the layer, then
+    `rank` (0 first), then `node`: never time, never arrival. `position` is the place in the layer's text.
+    """
+
+    layer: PartName
+    node: str
+    """URI of what the fragment speaks of; unique within the layer and `provenance`."""
+    renderings: tuple[Rendering, ...]
+    provenance: tuple[FragmentProvenance, ...]
+    position: int
+    relevance: float = 0.5
+    rank: int = 0
+    group: str = ""
+    """Heading line shown once above the first surviving fragment of a run with the same group."""
+    is_pinned: bool = False
+    is_divisible: bool = False
+    """Whether a prefix of it still makes sense; a function cut in half does not."""
+    storage_tier: StorageTier = "warm"
+    created_at: datetime | None = None
+    """The content's own time, where it has one."""
+    metadata: Mapping[str, str] = field(default_factory=dict[str, str])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerContribution:
+    """What one source gives for one layer.
+
+    `status` is `ok`, `empty`, `off`, `partial` or `failed`; fusion turns `ok` into `trimmed` where it had
+    to leave something out. `capped` counts the items that the source's own caps left out.
+    """
+
+    layer: PartName
+    status: LayerStatus
+    reason: LayerReason | None = None
+    heading: str = ""
+    fragments: tuple[Fragment, ...] = ()
+    capped: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scope:
+    """Whose data may be read. A required argument of every read, so that nobody can forget it."""
+
+    project_id: str
+    thread_id: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subject:
+    """One row of the subjects table: what a kind of work lets in, and its task type."""
+
+    name: str
+    inject: bool
+    semantic: bool
+    task_type: TaskType
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestFrame:
+    """The request as analysed: a pure function of the request, its effective `as_of` and the tables."""
+
+    request: AssemblyRequest
+    subject: Subject
+    task_type: TaskType
+    as_of: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerBudget:
+    """What a source should aim for. It may return more; fusion has the last word."""
+
+    tokens: int
+    counter: TokenCounter
+
+
+class Provider(Protocol):
+    """An asynchronous source of one layer's fragments. Stateless between calls."""
+
+    @property
+    def layer(self) -> PartName:
+        """The layer that it fills."""
+        ...
+
+    async def provide(self, frame: RequestFrame, scope: Scope, budget: LayerBudget) -> LayerContribution:
+        """Same frame and state, same contribution.
+
+        Raises Unavailable where its store is away, Rejected where the request's own data for this layer
+        contradicts the contract.
+        """
+        ...
+
+
+# --- Outcomes ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutcomeKey:
+    """One distinct outcome exists for each."""
+
+    project_id: str
+    request_id: str
+    generation: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutcomeRecord:
+    """The outcome of one request, as it was and will be published. All bytes are UTF-8 JSON."""
+
+    request_digest: str
+    as_of: datetime
+    reply: bytes
+    """A bundle, a reference to one, or a rejection."""
+    usage: bytes | None
+    bundle: bytes | None = None
+    """The bundle itself where `reply` is a reference; fetched by its SHA-256."""
+    receipt: bytes | None = None
+    attempts: bytes | None = None
+    """Answers judged so far against this bundle; grows by compare-and-set."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tombstone:
+    """What is left of an outcome whose bytes have expired: enough to tell a repeat from a reuse."""
+
+    request_digest: str
+    reply_sha256: str
+
+
+class OutcomeStore(Protocol):
+    """First writer wins; every read is by project. Raises StoreUnavailable, never a driver's own error.
+
+    Bytes live for `keep_seconds`, then a tombstone until `forget_seconds` after the put, then nothing.
+    """
+
+    async def get(self, key: OutcomeKey) -> OutcomeRecord | Tombstone | None:
+        """What the store holds."""
+        ...
+
+    async def put_if_absent(self, key: OutcomeKey, record: OutcomeRecord) -> OutcomeRecord | Tombstone:
+        """Store, atomically, unless something is there; return what the store holds then."""
+        ...
+
+    async def get_bundle(self, *, project_id: str, digest: str) -> bytes | None:
+        """The bundle bytes with that SHA-256 that an outcome of this project refers to."""
+        ...
+
+    async def check(self) -> None:
+        """Return when the store can read and write now."""
+        ...
+
+    async def close(self) -> None:
+        """Release connections; idempotent."""
+        ...
+
+
+# --- Crash bookkeeping -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordRef:
+    """Where a record lies. `scope` tells clusters apart: offsets start again with a new one."""
+
+    scope: str
+    topic: str
+    partition: int
+    offset: int
+
+
+class CrashLedger(Protocol):
+    """Counts starts and attempts that were not ended in order, to find the record that kills workers.
+
+    Raises StoreUnavailable. Counts never expire before they are cleared or 48 h have passed.
+    """
+
+    async def raise_start(self, group: str, position: RecordRef) -> int:
+        """Count one more start of `group` from this committed position, and return the count."""
+        ...
+
+    async def clear_starts(self, group: str, *, scope: str, topic: str, partition: int) -> None:
+        """An orderly revoke or stop: forget the partition's starts."""
+        ...
+
+    async def begin_attempt(self, record: RecordRef) -> int:
+        """Write down, before the work, that the record is tried; return how often it was tried before."""
+        ...
+
+    async def end_attempt(self, record: RecordRef) -> None:
+        """The record ended in order, whatever its outcome: forget its attempts."""
+        ...
