@@ -41,14 +41,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
-@pytest.hookimpl(tryfirst=True)  # xdist reads the groups in the same hook
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if not SERVICE_FIXTURES.isdisjoint(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.services)
-            # The tests of one file may stop, crowd or crash what they share: one after the other.
-            if item.get_closest_marker("xdist_group") is None:
-                item.add_marker(pytest.mark.xdist_group(item.path.relative_to(TESTS).as_posix()))
         if item.path.is_relative_to(TESTS / "bench"):
             item.add_marker(pytest.mark.bench)
 
