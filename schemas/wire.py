@@ -53,7 +53,11 @@ def _as_utc(value: datetime, info: ValidationInfo) -> datetime:
         if isinstance(info.context, DecodeNotes):
             info.context.naive_times += 1
         return value.replace(tzinfo=UTC)
-    return value.astimezone(UTC)
+    try:
+        return value.astimezone(UTC)
+    except OverflowError:
+        msg = "the time lies outside the years 1 to 9999 in UTC"
+        raise ValueError(msg) from None
 
 
 def format_time(value: datetime) -> str:

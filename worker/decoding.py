@@ -1,0 +1,393 @@
+"""From the bytes of a record to a validated request, or the code that says why there is none.
+
+Pure and thread-safe: no broker, no clock, no settings. The checks go from cheap to dear, and what bounds
+the later ones (bytes, depth, number of values) comes first, so that no body costs more than linear time.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar, cast
+
+import rfc8785
+from pydantic import TypeAdapter, ValidationError
+from pydantic_core import ErrorDetails, from_json
+
+from schemas.codes import LAYERS
+from schemas.request import AssemblyRequest
+from schemas.wire import SCHEMA_VERSION, DecodeNotes, OpaqueId, ProjectId
+from worker.errors import (
+    InvalidEncoding,
+    InvalidJson,
+    InvalidRequest,
+    NotSupported,
+    Rejected,
+    TooLarge,
+    UnknownLayer,
+    UnsupportedVersion,
+)
+
+T = TypeVar("T")
+
+MAX_VALUES: Final = 50_000
+"""Validating and hashing ten times as many small values held the interpreter, and with it the event loop of
+another thread, for more than a second."""
+MAX_EXACT_INTEGER: Final = 2**53 - 1
+_MAX_LISTED_PROBLEMS: Final = 10
+_MAX_COUNTED_PROBLEMS: Final = 1_000
+_MAX_FIELD_CHARS: Final = 200
+_HEAVY_BYTES: Final = 64 * 1024
+_HEAVY_VALUES: Final = 4_000
+_MAX_ID_TOKENS: Final = 50_000
+_MAX_ID_TOKEN_BYTES: Final = 2 + 256 * 12
+"""256 characters, each as a pair of escapes, and the quotes."""
+_BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
+
+# Possessive, and a match even for a string that never ends: linear on any input.
+_TOKENS: Final = re.compile(rb'"(?:[^"\\]++|\\.)*+(?:"|(\\?\Z))|[{}\[\]:,]', re.DOTALL)
+_QUOTE: Final = ord('"')
+_COMMA: Final = ord(",")
+_OPENERS: Final = b"{["
+_CLOSERS: Final = b"}]"
+_SURROGATE_ESCAPE: Final = re.compile(rb"\\u[dD][89a-fA-F]")
+_HUGE_NUMBER: Final = re.compile(rb"[eE]\+?[0-9]{3}|[0-9]{300}")
+_VERSION: Final = re.compile(r"0*([0-9]{1,9})(?:\.[0-9]{1,9}){0,3}")
+_CLOSES: Final = {b"}": b"{", b"]": b"["}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecodedRequest:
+    """A request that the contract allows, what it means as a digest, and what was forgiven."""
+
+    request: AssemblyRequest
+    digest: str
+    notes: DecodeNotes
+
+
+def decode_request(
+    body: bytes | None, *, max_bytes: int, max_depth: int, max_values: int = MAX_VALUES
+) -> DecodedRequest:
+    """The request in `body`, validated.
+
+    A leading byte order mark is ignored; of a repeated key the last counts. Raises InvalidJson,
+    InvalidEncoding, TooLarge, UnsupportedVersion or InvalidRequest, and nothing else; none of them quotes a
+    value of the body. `max_depth` above 190 has no effect: the parser stops at 200 levels.
+    Linear in the size of the body; see `is_heavy` for what should leave the event loop.
+    """
+    if not body:
+        raise InvalidJson("the record has no body")
+    if len(body) > max_bytes:
+        raise TooLarge(
+            f"the body has {len(body)} bytes, the limit is {max_bytes}",
+            size_bytes=len(body),
+            limit_bytes=max_bytes,
+        )
+    body = body.removeprefix(_BYTE_ORDER_MARK)
+    _check_encoding(body)
+    _check_structure(body, max_depth=max_depth, max_values=max_values)
+    fields = _parse_object(body)
+    _check_version(fields)
+    notes = DecodeNotes()
+    request = _validate(fields, notes)
+    return DecodedRequest(request=request, digest=_digest(request), notes=notes)
+
+
+def is_heavy(body: bytes | None) -> bool:
+    """Whether decoding `body` may take milliseconds, so that it belongs in a thread. Costs microseconds."""
+    return body is not None and (len(body) > _HEAVY_BYTES or _count_upper_bound(body) > _HEAVY_VALUES)
+
+
+# --- Bytes -------------------------------------------------------------------------------------------
+
+
+def _check_encoding(body: bytes) -> None:
+    if b"\x00" in body:
+        raise InvalidEncoding("the body holds a NUL byte")
+    try:
+        body.decode()
+    except UnicodeDecodeError as error:
+        raise InvalidEncoding(f"the body is not UTF-8 at byte {error.start}", byte=error.start) from None
+
+
+def _count_upper_bound(body: bytes) -> int:
+    return body.count(b",") + body.count(b"[") + body.count(b"{")
+
+
+def _check_structure(body: bytes, *, max_depth: int, max_values: int) -> None:
+    """Depth and number of values, without recursion and without building a single object."""
+    openers_at_most = body.count(b"[") + body.count(b"{")
+    if openers_at_most <= max_depth and openers_at_most + body.count(b",") <= max_values:
+        return
+    depth = values = strings = 0
+    # A loop in Python on purpose: one call into `re` for all would keep every other thread waiting.
+    for match in _TOKENS.finditer(body):
+        code = body[match.start()]
+        if code == _QUOTE:
+            strings += 1
+        elif code in _OPENERS:
+            depth += 1
+            values += 1
+        elif code in _CLOSERS:
+            depth -= 1
+        elif code == _COMMA:
+            values += 1
+        if depth > max_depth:
+            raise _too_deep(max_depth)
+        if values > max_values or strings > 2 * max_values:
+            raise TooLarge(f"the body holds more than {max_values} values", limit_values=max_values)
+
+
+def _too_deep(max_depth: int) -> TooLarge:
+    return TooLarge(f"the body is nested more than {max_depth} levels deep", limit_depth=max_depth)
+
+
+# --- JSON --------------------------------------------------------------------------------------------
+
+
+def _parse_object(body: bytes) -> Mapping[str, Any]:
+    try:
+        value: object = from_json(body, allow_inf_nan=False)
+    except ValueError as error:
+        raise _syntax_refusal(body, str(error)) from None
+    if not isinstance(value, dict):
+        raise InvalidJson("the body is not a JSON object")
+    fields = cast("dict[str, Any]", value)
+    if b"\\u0000" in body and any("\x00" in leaf for leaf in _leaves(fields, str)):
+        raise InvalidEncoding("a string holds NUL")
+    if _HUGE_NUMBER.search(body) and any(math.isinf(leaf) for leaf in _leaves(fields, float)):
+        raise InvalidRequest("a number is too large")
+    return fields
+
+
+def _syntax_refusal(body: bytes, message: str) -> Rejected:
+    """Why the parser stopped; its message names a line and a column, never the text there."""
+    if message.startswith("recursion limit"):
+        return _too_deep(200)
+    if message.startswith("number out of range"):
+        return InvalidRequest("a number has too many digits")
+    if _SURROGATE_ESCAPE.search(body) and _is_json_but_for_surrogates(body):
+        return InvalidEncoding("a string holds a lone surrogate")
+    return InvalidJson(f"the body is not JSON: {message}")
+
+
+def _is_json_but_for_surrogates(body: bytes) -> bool:
+    """Python's own parser lets lone surrogates pass; the depth was checked before."""
+    try:
+        json.loads(body.decode(), parse_constant=_refuse_constant)
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(name)
+
+
+def _leaves(value: object, kind: type[T]) -> Iterator[T]:
+    """The keys and values of that kind, in no particular order; no recursion."""
+    rest = [value]
+    while rest:
+        item = rest.pop()
+        if isinstance(item, kind):
+            yield item
+        elif isinstance(item, dict):
+            fields = cast("dict[str, object]", item)
+            rest.extend(fields.keys())
+            rest.extend(fields.values())
+        elif isinstance(item, list):
+            rest.extend(cast("list[object]", item))
+
+
+# --- The contract ------------------------------------------------------------------------------------
+
+
+def _check_version(fields: Mapping[str, Any]) -> None:
+    """Before anything else is looked at: another major version may mean anything by its fields."""
+    version = fields.get("schema_version", SCHEMA_VERSION)
+    if not isinstance(version, str):
+        return  # the model says so with the field's name
+    match = _VERSION.fullmatch(version)
+    if match is None:
+        raise _invalid("schema_version", "is not a version")
+    major = SCHEMA_VERSION.split(".", maxsplit=1)[0]
+    if match[1] != major:
+        raise UnsupportedVersion(
+            f"schema version {match[1]} is not spoken here; known: {major}", major=match[1], known=[major]
+        )
+
+
+def _validate(fields: Mapping[str, Any], notes: DecodeNotes) -> AssemblyRequest:
+    try:
+        request = AssemblyRequest.model_validate(fields, context=notes)
+    except ValidationError as error:
+        raise _validation_refusal(error) from None
+    if max((request.deadline_ms, *request.layer_timeouts_ms.values())) > MAX_EXACT_INTEGER:
+        # The digest leaves these fields out, so its own check of numbers does not see them.
+        raise _invalid("deadline_ms or layer_timeouts_ms", f"is above {MAX_EXACT_INTEGER}")
+    return request
+
+
+def _digest(request: AssemblyRequest) -> str:
+    try:
+        return request.digest()
+    except ValueError:
+        raise InvalidRequest("a number is beyond what canonical JSON can carry") from None
+
+
+def _invalid(field: str, problem: str) -> InvalidRequest:
+    return InvalidRequest(f"{field}: {problem}", errors=[{"field": field, "message": problem}], error_count=1)
+
+
+def _validation_refusal(error: ValidationError) -> InvalidRequest:
+    count = error.error_count()
+    # Listing is all or nothing and costs 7 microseconds a problem, during which no other thread runs.
+    listed = error.errors(include_url=False, include_input=False) if count <= _MAX_COUNTED_PROBLEMS else []
+    problems = [
+        {"field": _field_path(detail["loc"]), "message": _problem(detail)}
+        for detail in listed[:_MAX_LISTED_PROBLEMS]
+    ]
+    head = (
+        f"{problems[0]['field']}: {problems[0]['message']}" if problems else "too many wrong fields to list"
+    )
+    more = f" (and {count - 1} more)" if count > 1 else ""
+    return InvalidRequest(head + more, errors=problems, error_count=count)
+
+
+def _field_path(location: tuple[int | str, ...]) -> str:
+    return ".".join(str(part)[:_MAX_FIELD_CHARS] for part in location)[:_MAX_FIELD_CHARS]
+
+
+def _problem(detail: ErrorDetails) -> str:
+    cause = detail.get("ctx", {}).get("error")
+    if isinstance(cause, Exception) and isinstance(cause.__cause__, rfc8785.CanonicalizationError):
+        return "holds a number beyond what canonical JSON can carry"  # its own message quotes the number
+    return detail["msg"].removeprefix("Value error, ")
+
+
+# --- What one request must not ask -------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Unsupported:
+    field: str
+    is_asked: Callable[[AssemblyRequest], bool]
+    reason: str
+
+
+def _includes(part: str) -> Callable[[AssemblyRequest], bool]:
+    """Whether the request itself names `part`: the default list may name parts that are simply absent."""
+
+    def is_asked(request: AssemblyRequest) -> bool:
+        return "include" in request.model_fields_set and part in request.include
+
+    return is_asked
+
+
+UNSUPPORTED: Final = (
+    _Unsupported("parent", lambda r: r.parent is not None, "bundles are not compressed for children"),
+    _Unsupported("after", lambda r: r.after is not None, "no state and no graph is stored"),
+    _Unsupported(
+        "plan.text", lambda r: r.plan is not None and r.plan.text is not None, "plan files are not parsed"
+    ),
+    _Unsupported("must_cite", lambda r: bool(r.must_cite), "citations are not checked"),
+    _Unsupported("required_tools", lambda r: bool(r.required_tools), "answers are not checked"),
+    _Unsupported("include: citations", _includes("citations"), "bundles carry no citations"),
+    _Unsupported("include: receipt", _includes("receipt"), "receipts are not kept"),
+    _Unsupported("include: graph_context", _includes("graph_context"), "no graph is stored"),
+    _Unsupported("ranking", lambda r: r.ranking is not None, "no graph is stored"),
+    _Unsupported("relevance", lambda r: r.relevance == "prolog", "no graph is stored"),
+)
+"""What the contract has and this build has not. A field leaves this table when its part arrives."""
+
+
+def check_request(request: AssemblyRequest) -> None:
+    """Whether a valid request can be served, as far as that can be told without settings.
+
+    Raises UnknownLayer, InvalidRequest (shares above the total) or NotSupported.
+    """
+    budget = request.budget
+    layers = budget.layers if budget is not None else {}
+    unknown = sorted((layers.keys() | request.layer_timeouts_ms.keys()) - set(LAYERS))
+    if unknown:
+        raise UnknownLayer(unknown[0], known=LAYERS)
+    if budget is not None and budget.total is not None and sum(layers.values()) > budget.total:
+        raise _invalid("budget.layers", "the layers ask for more than `budget.total`")
+    for unsupported in UNSUPPORTED:
+        if unsupported.is_asked(request):
+            raise NotSupported(unsupported.field, reason=unsupported.reason)
+
+
+# --- What can still be read --------------------------------------------------------------------------
+
+_REQUEST_ID: Final = TypeAdapter[str](OpaqueId)
+_PROJECT_ID: Final = TypeAdapter[str](ProjectId)
+
+
+def read_ids(body: bytes | None) -> tuple[str | None, str | None]:
+    """`(request_id, project_id)` as far as a body that cannot be decoded still shows them.
+
+    Only the top level of one object counts, up to the first place where its structure breaks, and only ids
+    that the contract allows; two different ones under one name are none. Looks at no more than the first
+    50,000 tokens; strings are skipped as a whole.
+    """
+    found = _read_top_level_strings(body or b"", names=("request_id", "project_id"))
+    return _valid(_REQUEST_ID, found.get("request_id")), _valid(_PROJECT_ID, found.get("project_id"))
+
+
+def _valid(adapter: TypeAdapter[str], value: str | None) -> str | None:
+    try:
+        return None if value is None else adapter.validate_python(value)
+    except ValidationError:
+        return None
+
+
+def _read_top_level_strings(body: bytes, *, names: tuple[str, ...]) -> dict[str, str | None]:
+    found: dict[str, str | None] = {}
+    stack: list[bytes] = []
+    key: str | None = None
+    last_string: bytes | None = None
+    end = 0
+    for count, match in enumerate(_TOKENS.finditer(body.removeprefix(_BYTE_ORDER_MARK))):
+        token, is_adjacent = match[0], not match.string[end : match.start()].strip(b" \t\r\n")
+        end = match.end()
+        if (
+            count >= _MAX_ID_TOKENS
+            or match[1] is not None
+            or (not stack and (token != b"{" or not is_adjacent))
+        ):
+            break
+        is_top = len(stack) == 1
+        if token in {b"{", b"["}:
+            if is_top and key in names:
+                found[key] = None
+            stack.append(token)
+            key = last_string = None
+        elif token in _CLOSES:
+            if stack.pop() != _CLOSES[token] or not stack:
+                break
+        elif not is_top:
+            continue
+        elif token == b":":
+            key = _text(last_string) if last_string is not None and is_adjacent else None
+            last_string = None
+        elif token == b",":
+            key = last_string = None
+        elif key is None:
+            last_string = token
+        elif key in names:
+            value = _text(token) if is_adjacent else None
+            found[key] = value if found.get(key, value) == value else None
+            key = None
+    return found
+
+
+def _text(token: bytes) -> str | None:
+    """The string that a JSON string token spells; None where it is broken, or too long for an id."""
+    try:
+        return cast("str", json.loads(token.decode())) if len(token) <= _MAX_ID_TOKEN_BYTES else None
+    except ValueError:
+        return None
