@@ -16,6 +16,9 @@ PARTS: Final[tuple[PartName, ...]] = get_args(PartName)
 LAYERS: Final[tuple[LayerName, ...]] = get_args(LayerName)
 """The eleven budget slots: the ten parts, then `output`, which is reserved and never a part."""
 
+CONTENT_LAYERS: Final[tuple[PartName, ...]] = PARTS[1:-1]
+"""The eight parts that sources fill; `system` and `user` are the caller's own and never trimmed."""
+
 LayerStatus = Literal["ok", "trimmed", "empty", "off", "partial", "failed"]
 LayerReason = Literal[
     "no_data",

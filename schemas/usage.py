@@ -5,7 +5,22 @@ from __future__ import annotations
 from typing import Literal
 
 from schemas.codes import LayerName, LayerReason, LayerStatus, Outcome, PartName, RejectionCode
-from schemas.wire import SCHEMA_VERSION, Count, Flag, OpaqueId, ProjectId, Timestamp, WireModel
+from schemas.wire import (
+    SCHEMA_VERSION,
+    Count,
+    Flag,
+    OpaqueId,
+    ProjectId,
+    Timestamp,
+    WireModel,
+    canonical_json,
+    sha256_hex,
+)
+
+
+def usage_event_id(project_id: str, request_id: str, generation: int) -> str:
+    """26 hex digits, the same for every attempt at one outcome, so that consumers can drop repeats."""
+    return sha256_hex(canonical_json([project_id, request_id, generation]))[:26]
 
 
 class LayerSpend(WireModel):

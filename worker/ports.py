@@ -31,8 +31,12 @@ class TokenCounter(Protocol):
         """Tokens of `text`; linear in its length."""
         ...
 
-    def count_up_to(self, text: str, limit: int) -> int:
-        """`count(text)` where that is at most `limit`, else some number above `limit`, found early."""
+    def count_up_to(self, text: str, limit_tokens: int) -> int:
+        """`count(text)` where that is at most `limit_tokens`, else some number above it, found early."""
+        ...
+
+    def fits(self, text: str, budget_tokens: int) -> bool:
+        """Whether `count(text)` is at most the budget, by the cheapest way that is sure."""
         ...
 
 
@@ -73,6 +77,11 @@ class Fragment:
     created_at: datetime | None = None
     """The content's own time, where it has one."""
     metadata: Mapping[str, str] = field(default_factory=dict[str, str])
+
+    @property
+    def key(self) -> str:
+        """Identifies the fragment within one request."""
+        return f"{self.layer}:{self.position}:{self.node}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -240,4 +249,8 @@ class CrashLedger(Protocol):
 
     async def end_attempt(self, record: RecordRef) -> None:
         """The record ended in order, whatever its outcome: forget its attempts."""
+        ...
+
+    async def close(self) -> None:
+        """Release connections; idempotent."""
         ...

@@ -5,6 +5,9 @@ Labels are closed vocabularies (layers, codes, statuses, topics); ids and texts 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from time import perf_counter
 from typing import Final
 
 from opentelemetry import trace
@@ -104,6 +107,16 @@ class Telemetry:
         self.loop_lag_seconds = Gauge(
             "context_event_loop_lag_seconds", "Latest delay of a periodic timer.", registry=registry
         )
+
+    @contextmanager
+    def step(self, name: str) -> Iterator[None]:
+        """One step of the path: a span, and its seconds in the histogram."""
+        started = perf_counter()
+        with self.tracer.start_as_current_span(name):
+            try:
+                yield
+            finally:
+                self.stage_seconds.labels(name).observe(perf_counter() - started)
 
     def exposition(self) -> bytes:
         """The Prometheus text format."""

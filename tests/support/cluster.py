@@ -1,0 +1,214 @@
+"""Real worker processes and what they leave on the topics, for the end-to-end tests."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from collections import defaultdict
+from collections.abc import AsyncGenerator, Callable, Iterable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
+from aiokafka.structs import TopicPartition
+
+ROOT = Path(__file__).parents[2]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mode:
+    """One of the two ways to run: which broker, and the settings that go with it."""
+
+    name: str
+    bootstrap: str
+    prefix: str
+    group: str
+    environment: dict[str, str]
+
+
+@dataclass(kw_only=True)
+class WorkerProcess:
+    """One `python -m worker run`."""
+
+    process: asyncio.subprocess.Process
+    log: Path
+
+    def signal(self, number: signal.Signals) -> None:
+        self.process.send_signal(number)
+
+    async def ended(self, *, seconds: float = 40) -> int:
+        """Its exit code; fails with the log where it does not end."""
+        try:
+            return await asyncio.wait_for(self.process.wait(), seconds)
+        except TimeoutError:
+            msg = f"worker {self.process.pid} did not end within {seconds} s\n{self.log.read_text()[-4_000:]}"
+            raise AssertionError(msg) from None
+
+
+@asynccontextmanager
+async def workers(mode: Mode, tmp_path: Path) -> AsyncGenerator[Callable[..., Any]]:
+    """Gives `start(**environment)`; every process started is ended on the way out."""
+    started: list[WorkerProcess] = []
+
+    async def start(**environment: str) -> WorkerProcess:
+        log = tmp_path / f"worker-{len(started)}.log"
+        with log.open("wb") as output:
+            process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                "-m",
+                "worker",
+                "run",
+                cwd=ROOT,
+                env={
+                    **{name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ},
+                    "WORKER_KAFKA__BOOTSTRAP_SERVERS": json.dumps([mode.bootstrap]),
+                    "WORKER_KAFKA__TOPIC_PREFIX": mode.prefix,
+                    "WORKER_KAFKA__GROUP_ID": mode.group,
+                    "WORKER_KAFKA__SESSION_TIMEOUT_MS": "6000",
+                    "WORKER_HTTP__PORT": "0",
+                    "ORCHESTRATA_CONTEXT_USAGE_LOG": str(tmp_path / "usage.jsonl"),
+                    **mode.environment,
+                    **environment,
+                },
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+            )
+        worker = WorkerProcess(process=process, log=log)
+        started.append(worker)
+        return worker
+
+    try:
+        yield start
+    finally:
+        for worker in started:
+            if worker.process.returncode is None:
+                worker.signal(signal.SIGCONT)
+                worker.process.kill()
+                await worker.process.wait()
+
+
+@dataclass(kw_only=True)
+class Published:
+    """What stands on one topic so far, in the order in which it was read."""
+
+    records: list[Any] = field(default_factory=list)
+
+    def by_outcome(self) -> dict[tuple[str | None, str | None, int], list[bytes]]:
+        """The distinct and repeated values by project, request id and generation."""
+        found: dict[tuple[str | None, str | None, int], list[bytes]] = defaultdict(list)
+        for record in self.records:
+            body = json.loads(record.value)
+            headers = dict(record.headers)
+            generation = int(headers.get("context-generation", b"0"))
+            found[body.get("project_id"), body.get("request_id"), generation].append(record.value)
+        return dict(found)
+
+
+class Topics:
+    """Publishes requests as any orchestrator would, and reads everything that comes back."""
+
+    def __init__(self, mode: Mode) -> None:
+        self._mode = mode
+        self._producer = AIOKafkaProducer(bootstrap_servers=mode.bootstrap, acks="all", linger_ms=2)
+        self._consumers: dict[str, AIOKafkaConsumer] = {}
+        self._published: dict[str, Published] = defaultdict(Published)
+
+    async def __aenter__(self) -> Topics:
+        await self._producer.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._producer.stop()
+        for consumer in self._consumers.values():
+            await consumer.stop()
+
+    async def send(
+        self,
+        body: dict[str, Any] | bytes,
+        *,
+        key: str = "p",
+        headers: Iterable[tuple[str, bytes]] = (),
+        partition: int | None = None,
+    ) -> None:
+        value = body if isinstance(body, bytes) else json.dumps(body).encode()
+        await self._producer.send_and_wait(
+            self._mode.prefix + "requests", value, key=key.encode(), headers=list(headers), partition=partition
+        )
+
+    async def read_until(
+        self, topic: str, enough: Callable[[Published], bool], *, seconds: float = 60
+    ) -> Published:
+        """Everything on the topic since its beginning, read until `enough` says so; fails in time."""
+        published = self._published[topic]
+        consumer = await self._consumer(topic)
+        deadline = asyncio.get_running_loop().time() + seconds
+        while not enough(published):
+            left = deadline - asyncio.get_running_loop().time()
+            if left <= 0:
+                msg = f"{topic}: {len(published.records)} records after {seconds} s: {_summary(published)}"
+                raise AssertionError(msg)
+            batches = await consumer.getmany(timeout_ms=int(min(left, 0.5) * 1_000))
+            published.records.extend(record for batch in batches.values() for record in batch)
+        return published
+
+    async def read_all(self, topic: str) -> Published:
+        """Everything that stands on the topic now."""
+        consumer = await self._consumer(topic)
+        ends = await consumer.end_offsets(consumer.assignment())
+
+        async def at_end() -> bool:
+            return all([await consumer.position(tp) >= end for tp, end in ends.items()])
+
+        published = self._published[topic]
+        while not await at_end():
+            batches = await consumer.getmany(timeout_ms=500)
+            published.records.extend(record for batch in batches.values() for record in batch)
+        return published
+
+    async def _consumer(self, topic: str) -> AIOKafkaConsumer:
+        if topic not in self._consumers:
+            consumer = AIOKafkaConsumer(
+                bootstrap_servers=self._mode.bootstrap, auto_offset_reset="earliest", enable_auto_commit=False
+            )
+            await consumer.start()
+            name = self._mode.prefix + topic
+            partitions: set[int] | None = None
+            while not partitions:
+                await consumer._client.force_metadata_update()  # noqa: SLF001  # no public way to wait for a topic
+                partitions = consumer.partitions_for_topic(name) or await _fetch(consumer, name)
+            consumer.assign([TopicPartition(name, partition) for partition in sorted(partitions)])
+            await consumer.seek_to_beginning()
+            self._consumers[topic] = consumer
+        return self._consumers[topic]
+
+
+async def _fetch(consumer: AIOKafkaConsumer, name: str) -> set[int]:
+    await consumer.topics()
+    await asyncio.sleep(0.1)
+    return consumer.partitions_for_topic(name) or set()
+
+
+def _summary(published: Published) -> str:
+    kinds: dict[str, int] = defaultdict(int)
+    for record in published.records:
+        body = json.loads(record.value) if record.value else {}
+        kinds[f"{body.get('kind')}/{body.get('code', body.get('status'))}"] += 1
+    return json.dumps(kinds)
+
+
+def request(number: int, *, project: str = "p", **more: Any) -> dict[str, Any]:
+    """A small valid request."""
+    return {
+        "request_id": f"r{number}",
+        "project_id": project,
+        "volk": "smith",
+        "subject": "implement",
+        "user_message": f"Do number {number}.",
+        **more,
+    }

@@ -1,0 +1,253 @@
+"""The ten components, each a protocol with one default beside it in this package; and what they exchange.
+
+Phase 1, orchestration: StrategySelector, BudgetAllocator, StrategyExecutor.
+Phase 2, fusion: FragmentDeduplicator, DetailDepthResolver, FragmentScorer, BudgetPacker, FragmentOrderer.
+Phase 3, finish: PreambleGenerator, SkeletonCompressor.
+
+Everything here is pure: no I/O, no clock, no randomness. Strategies read what was gathered, in memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Protocol
+
+from schemas.codes import PartName, TaskType
+from worker.ports import Fragment, LayerContribution, Rendering, RequestFrame, TokenCounter
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BackendSet:
+    """What strategies may draw on: the gathered contributions, by layer."""
+
+    contributions: Mapping[PartName, LayerContribution]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanContext:
+    """The frame facts that scoring may use: what kind of work this is, and as of when."""
+
+    task_type: TaskType
+    as_of: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StrategyCapabilities:
+    """What a strategy makes use of; `quality_score` (0 to 1) breaks ties between equal confidences."""
+
+    uses_text: bool = False
+    uses_vector: bool = False
+    uses_graph: bool = False
+    uses_temporal: bool = False
+    uko_levels: tuple[int, ...] = ()
+    resource_types: tuple[str, ...] = ()
+    quality_score: float = 0.5
+
+
+class ContextStrategy(Protocol):
+    """Chooses which fragments are candidates, and in which order they deserve the budget."""
+
+    @property
+    def name(self) -> str:
+        """As requests spell it."""
+        ...
+
+    @property
+    def capabilities(self) -> StrategyCapabilities:
+        """What it makes use of."""
+        ...
+
+    def can_handle(self, request: RequestFrame, backends: BackendSet) -> float:
+        """Confidence from 0 (cannot) to 1."""
+        ...
+
+    def assemble(
+        self, request: RequestFrame, backends: BackendSet, budget: int, plan_context: PlanContext
+    ) -> Sequence[Fragment]:
+        """Candidates, best first. `budget` is its share in tokens: a hint, packing decides."""
+        ...
+
+    def explain(self) -> str:
+        """One sentence for a person who asks why."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """A strategy that was selected, and how confident it is."""
+
+    strategy: ContextStrategy
+    confidence: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Allocation:
+    """A strategy and its share of the tokens."""
+
+    strategy: ContextStrategy
+    budget_tokens: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScoredFragment:
+    """A fragment and its final score, 0 to 1, rounded to six decimals."""
+
+    fragment: Fragment
+    score: float
+
+    @property
+    def order_key(self) -> tuple[bool, float, int, str, int]:
+        """Packing order: pins, then score, then the source's rank, then the node id. Never time."""
+        fragment = self.fragment
+        return (not fragment.is_pinned, -self.score, fragment.rank, fragment.node, fragment.position)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placed:
+    """A fragment that made it into its layer, with the text that is shown of it."""
+
+    fragment: Fragment
+    score: float
+    depth: int
+    text: str
+    is_cut: bool = False
+    """Whether `text` is a prefix of a rendering."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Frame:
+    """What surrounds the fragments of one section: its marks and heading, whose tokens are the layer's."""
+
+    opening: str
+    heading: str
+    closing: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerSpace:
+    """The room that one layer's fragments have, frame included."""
+
+    budget_tokens: int
+    counter: TokenCounter
+    frame: Frame
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PackedLayer:
+    """What was kept of one layer, in text order, and how much was left out."""
+
+    layer: PartName
+    frame: Frame
+    placed: tuple[Placed, ...]
+    dropped: int
+    """Fragments that are not shown at all."""
+    reduced: int
+    """Fragments shown at a lower depth, or cut."""
+
+
+DetailLevels = Mapping[str, tuple[Rendering, ...]]
+"""Renderings by fragment key, deepest first, ready to be shown."""
+
+
+class StrategySelector(Protocol):
+    """Which strategies work on this request."""
+
+    def select(
+        self, strategies: Mapping[str, ContextStrategy], request: RequestFrame, backends: BackendSet
+    ) -> list[Candidate]:
+        """At least one. Raises UnknownStrategy where the request names one that is not registered."""
+        ...
+
+
+class BudgetAllocator(Protocol):
+    """How the tokens are shared between the selected strategies."""
+
+    def allocate(
+        self, candidates: Sequence[Candidate], total_budget: int, request: RequestFrame
+    ) -> list[Allocation]:
+        """Shares that sum to at most `total_budget`."""
+        ...
+
+
+class StrategyExecutor(Protocol):
+    """Runs the strategies and merges what they propose."""
+
+    def execute(
+        self,
+        allocations: Sequence[Allocation],
+        request: RequestFrame,
+        backends: BackendSet,
+        plan_context: PlanContext,
+    ) -> list[Fragment]:
+        """Candidates of all strategies, each fragment once."""
+        ...
+
+
+class FragmentDeduplicator(Protocol):
+    """The same content appears once, with all its provenances."""
+
+    def deduplicate(self, fragments: Sequence[Fragment]) -> list[Fragment]:
+        """Input order of the survivors is kept; a pin survives any merge."""
+        ...
+
+
+class DetailDepthResolver(Protocol):
+    """At which depths each fragment can be shown."""
+
+    def resolve(self, fragments: Sequence[Fragment], budget: int) -> tuple[DetailLevels, int]:
+        """Renderings worth trying under `budget` tokens, deepest first, never none.
+
+        And how many section delimiters had to be escaped in them.
+        """
+        ...
+
+
+class FragmentScorer(Protocol):
+    """What each fragment is worth for this work."""
+
+    def score(self, fragments: Sequence[Fragment], plan_context: PlanContext) -> list[ScoredFragment]:
+        """Scores in 0 to 1, finite and rounded, whatever the sources claimed."""
+        ...
+
+
+class BudgetPacker(Protocol):
+    """Depth against count under one layer's hard budget."""
+
+    def pack(
+        self,
+        scored_fragments: Sequence[ScoredFragment],
+        budget: LayerSpace,
+        detail_level_maps: DetailLevels,
+    ) -> list[Placed]:
+        """Kept fragments in packing order; a pin is never below its floor."""
+        ...
+
+
+class FragmentOrderer(Protocol):
+    """In which order the kept fragments stand in the text."""
+
+    def order(self, placed: Sequence[Placed]) -> list[Placed]:
+        """A permutation of the input."""
+        ...
+
+
+class PreambleGenerator(Protocol):
+    """The few lines above the sections that say how to read them."""
+
+    def generate(
+        self, request: RequestFrame, *, strategies_used: Sequence[str], budget_used: float, max_tokens: int
+    ) -> str:
+        """Empty where `max_tokens` cannot hold it."""
+        ...
+
+
+class SkeletonCompressor(Protocol):
+    """A parent's bundle as a child's starting point: bodies to signatures outside the child's focus."""
+
+    def compress(
+        self, parent_context: Sequence[Placed], child_focus: Sequence[str], skeleton_budget: int
+    ) -> list[Fragment]:
+        """Fragments whose deepest renderings sum to at most `skeleton_budget` tokens."""
+        ...

@@ -1,0 +1,268 @@
+"""Every option of the worker, described. Environment variables: `WORKER_` and `__` between levels.
+
+Example: `WORKER_KAFKA__BOOTSTRAP_SERVERS='["127.0.0.1:9092"]'`. Only `worker.wiring` reads these.
+"""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from pathlib import Path
+from typing import Annotated, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, model_validator
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from schemas.codes import TaskType
+
+
+class _Group(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+
+
+class ModelRow(_Group):
+    """One model: its window and how its tokens are counted."""
+
+    window: int = Field(gt=0, description="Context window in tokens, the answer included.")
+    encoding: str = Field(
+        pattern=r"^(o200k_base|cl100k_base|bytes|file:.+)$",
+        description="o200k_base, cl100k_base, bytes (an upper bound), or file:<path to tokenizer.json>.",
+    )
+    framing_tokens: int = Field(
+        default=16, ge=0, description="What the chat template adds to a system and a user message, in tokens."
+    )
+    safety_factor: Decimal = Field(
+        default=Decimal(1),
+        ge=1,
+        le=4,
+        description="Counts are multiplied by this; for tokenizers not public.",
+    )
+
+
+class SubjectRow(_Group):
+    """One kind of work."""
+
+    inject: bool = Field(description="Whether graph, semantic and template facts are wanted.")
+    semantic: bool = Field(description="Whether chunks found by words are wanted.")
+    task_type: TaskType = Field(description="Used where the message names no kind of work.")
+
+
+def _default_models() -> dict[str, ModelRow]:
+    # Windows and encodings as published by the vendors. Where a tokenizer is not public, o200k_base with
+    # a factor that is meant to be safe rather than tight: measure yours, and set it here.
+    return {
+        "gpt-4o": ModelRow(window=128_000, encoding="o200k_base"),
+        "gpt-4.1": ModelRow(window=1_047_576, encoding="o200k_base"),
+        "gpt-4-turbo": ModelRow(window=128_000, encoding="cl100k_base"),
+        "gpt-3.5-turbo": ModelRow(window=16_385, encoding="cl100k_base"),
+        "claude": ModelRow(window=200_000, encoding="o200k_base", safety_factor=Decimal("1.35")),
+        "generic-8k": ModelRow(window=8_192, encoding="bytes"),
+    }
+
+
+def _default_subjects() -> dict[str, SubjectRow]:
+    return {
+        "implement": SubjectRow(inject=True, semantic=True, task_type="BUILD"),
+        "fix_issues": SubjectRow(inject=True, semantic=True, task_type="DEBUG"),
+        "review_and_test": SubjectRow(inject=True, semantic=True, task_type="TEST"),
+        "design_review": SubjectRow(inject=True, semantic=True, task_type="REVIEW"),
+        "scope_review": SubjectRow(inject=True, semantic=False, task_type="REVIEW"),
+        "ux_design": SubjectRow(inject=True, semantic=False, task_type="BUILD"),
+        "chat": SubjectRow(inject=False, semantic=False, task_type="DOCUMENT"),
+    }
+
+
+class Kafka(_Group):
+    """The broker, the group, and how much is in work at once."""
+
+    bootstrap_servers: tuple[str, ...] = Field(
+        default=("127.0.0.1:9092",), min_length=1, description="host:port of each broker to start from."
+    )
+    group_id: str = Field(default="context-worker", min_length=1, description="The consumer group.")
+    topic_prefix: str = Field(
+        default="context.", pattern=r"^[A-Za-z0-9._-]{0,100}$", description="In front of each topic name."
+    )
+    reply_topics: tuple[str, ...] = Field(
+        default=(), description="Topics that a `reply_to` header may name, besides the bundles topic."
+    )
+    idempotent_producer: bool = Field(
+        default=True, description="Off only for brokers that lack it, as the embedded one does."
+    )
+    security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = Field(
+        default="PLAINTEXT", description="How to talk to the brokers."
+    )
+    sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] = Field(
+        default="SCRAM-SHA-512", description="Used with a SASL protocol."
+    )
+    sasl_username: str | None = Field(default=None, description="Used with a SASL protocol.")
+    sasl_password: SecretStr | None = Field(default=None, description="Used with a SASL protocol.")
+    sasl_password_file: Path | None = Field(
+        default=None, description="Read at start instead of the password."
+    )
+    ssl_ca_file: Path | None = Field(default=None, description="CA certificates; the system's where absent.")
+    max_in_flight: int = Field(default=64, gt=0, description="Records in work at once, all partitions.")
+    span_cap: int = Field(
+        default=1_000,
+        gt=0,
+        description="A partition pauses at this distance between its first unfinished and last admitted record.",
+    )
+    commit_seconds: float = Field(default=0.5, gt=0, description="Longest time between commits.")
+    commit_records: int = Field(default=200, gt=0, description="Commit after this many finished records.")
+    revoke_seconds: float = Field(
+        default=3.0, gt=0, description="How long a revoked partition's work may still take."
+    )
+    drain_seconds: float = Field(default=25.0, gt=0, description="How long SIGTERM waits for work in flight.")
+    session_timeout_ms: int = Field(
+        default=30_000, gt=0, description="A worker silent for longer loses its partitions."
+    )
+
+    @model_validator(mode="after")
+    def _sasl_is_complete(self) -> Self:
+        has_password = self.sasl_password is not None or self.sasl_password_file is not None
+        if self.security_protocol.startswith("SASL"):
+            if self.sasl_username is None or not has_password:
+                msg = f"kafka.security_protocol {self.security_protocol} needs sasl_username and a password"
+                raise ValueError(msg)
+        elif self.sasl_username is not None or has_password:
+            msg = f"kafka.sasl_* has no effect with security_protocol {self.security_protocol}; remove it"
+            raise ValueError(msg)
+        if self.ssl_ca_file is not None and "SSL" not in self.security_protocol:
+            msg = (
+                f"kafka.ssl_ca_file has no effect with security_protocol {self.security_protocol}; remove it"
+            )
+            raise ValueError(msg)
+        return self
+
+
+class Outcomes(_Group):
+    """Where outcomes are kept, so that a request ends once."""
+
+    store: Literal["sqlite", "redis"] = Field(
+        default="sqlite", description="sqlite is one file on this host."
+    )
+    sqlite_path: Path = Field(default=Path("var/outcomes.db"), description="Used with store sqlite.")
+    redis_url: str | None = Field(default=None, description="redis:// or rediss://; used with store redis.")
+    redis_password: SecretStr | None = Field(default=None, description="Used with store redis.")
+    redis_password_file: Path | None = Field(default=None, description="Read at start instead.")
+    key_prefix: str = Field(default="context", min_length=1, description="In front of each Redis key.")
+    timeout_seconds: float = Field(
+        default=1.0,
+        gt=0,
+        description="One store call; the driver's own default waits 4 to 9 s on a dead server.",
+    )
+    keep_seconds: int = Field(default=7_200, gt=0, description="How long the bytes are kept for redelivery.")
+    forget_seconds: int = Field(default=172_800, gt=0, description="How long a repeat is told from a reuse.")
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        has_redis = any(
+            v is not None for v in (self.redis_url, self.redis_password, self.redis_password_file)
+        )
+        if self.store == "redis" and self.redis_url is None:
+            msg = "outcomes.store redis needs outcomes.redis_url"
+            raise ValueError(msg)
+        if self.store == "sqlite" and has_redis:
+            msg = "outcomes.redis_* has no effect with outcomes.store sqlite; set outcomes.store=redis"
+            raise ValueError(msg)
+        if self.forget_seconds < self.keep_seconds:
+            msg = "outcomes.forget_seconds must not be below keep_seconds"
+            raise ValueError(msg)
+        return self
+
+
+class Limits(_Group):
+    """What is refused, and what leaves the event loop."""
+
+    max_request_bytes: int = Field(default=8_388_608, gt=0, description="A larger body is `too_large`.")
+    max_depth: int = Field(default=64, gt=0, le=150, description="Nesting of the JSON body.")
+    max_record_bytes: int = Field(
+        default=900_000, gt=1_000, description="A larger bundle is stored, and a reference published."
+    )
+    abandoned_cap: int = Field(
+        default=16, gt=0, description="Source calls left behind per layer before the source is not called."
+    )
+    max_source_bytes: int = Field(default=2_000_000, gt=0, description="A larger source file is refused.")
+
+
+class Http(_Group):
+    """Health, metrics, and bundles too large for a record."""
+
+    host: str = Field(default="127.0.0.1", description="Anything but loopback needs a token.")
+    port: int = Field(default=8_080, ge=0, le=65_535, description="0 takes a free one.")
+    public_url: str | None = Field(
+        default=None, description="What BundleRef URLs start with; http://host:port where absent."
+    )
+    token: SecretStr | None = Field(default=None, description="Bearer token for /projects/...")
+    token_file: Path | None = Field(default=None, description="Read at start instead.")
+
+    @model_validator(mode="after")
+    def _token_or_loopback(self) -> Self:
+        if (
+            self.host not in {"127.0.0.1", "::1", "localhost"}
+            and self.token is None
+            and self.token_file is None
+        ):
+            msg = f"http.host {self.host} is not loopback: set http.token or http.token_file"
+            raise ValueError(msg)
+        return self
+
+
+class Content(_Group):
+    """What shapes the bytes of a bundle."""
+
+    default_model: str = Field(default="gpt-4o", description="Where a request names none.")
+    models: dict[str, ModelRow] = Field(
+        default_factory=_default_models, description="The model table, by name; replaces the built-in one."
+    )
+    subjects: dict[str, SubjectRow] = Field(
+        default_factory=_default_subjects, description="The subjects table; replaces the built-in one."
+    )
+    strategy: Literal["layered"] = Field(default="layered", description="Where a request names none.")
+    roots: dict[str, tuple[Path, ...]] = Field(
+        default_factory=dict, description="Source roots by project id; nothing outside them is read."
+    )
+    summary_tokens: int = Field(default=500, gt=0, description="Cap of the thread summary.")
+
+    @model_validator(mode="after")
+    def _default_model_is_known(self) -> Self:
+        if self.default_model not in self.models:
+            msg = f"content.default_model {self.default_model!r} is not in content.models"
+            raise ValueError(msg)
+        return self
+
+
+class Settings(BaseSettings):
+    """All options. Unknown names under a known group are refused."""
+
+    model_config = SettingsConfigDict(
+        env_prefix="WORKER_",
+        env_nested_delimiter="__",
+        frozen=True,
+        extra="ignore",
+        hide_input_in_errors=True,
+    )
+
+    kafka: Kafka = Kafka()
+    outcomes: Outcomes = Outcomes()
+    limits: Limits = Limits()
+    http: Http = Http()
+    content: Content = Field(default_factory=Content)
+    failpoints: str = Field(
+        default="", description="Drills: `point=hang|kill|raise[@text]; ...`. Never set in production."
+    )
+    log_format: Literal["console", "json"] = Field(default="console", description="How log lines look.")
+    log_level: Annotated[str, Field(pattern=r"^(debug|info|warning|error)$")] = Field(
+        default="info", description="The least severe line that is written."
+    )
+
+
+def read_secret(value: SecretStr | None, file: Path | None) -> str | None:
+    """The value, else the file's first line. Raises ValueError naming a file that cannot be read."""
+    if value is not None:
+        return value.get_secret_value()
+    if file is None:
+        return None
+    try:
+        return file.read_text().split("\n", 1)[0].rstrip("\r")
+    except OSError as error:
+        msg = f"cannot read the secret file {file}: {error.strerror}"
+        raise ValueError(msg) from None
