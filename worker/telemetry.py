@@ -60,7 +60,7 @@ class Telemetry:
             registry=registry,
         )
         self.abandoned_now = Gauge(
-            "context_sources_abandoned", "Abandoned source calls that still run.", registry=registry
+            "context_sources_left_behind", "Abandoned source calls that still run.", registry=registry
         )
         self.unknown_fields = Counter(
             "context_unknown_fields_total",
