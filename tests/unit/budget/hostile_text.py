@@ -1,0 +1,76 @@
+"""Text that breaks careless tokenising and cutting, as hypothesis strategies."""
+
+from __future__ import annotations
+
+from hypothesis import strategies as st
+
+FAMILY = "👨‍👩‍👧‍👦"
+
+SNIPPETS = (
+    "<|endoftext|>",
+    "<|fim_prefix|><|endofprompt|>",
+    "it's we'LL don't 'tis",
+    "The quick brown fox. It jumps! Does it? ",
+    "A second paragraph, with (brackets), numbers 12345678 and a URL https://example.org/a/b?c=d#e.\n\n",
+    "def f(x: int) -> str:\n    return f'{x!r}'  # ok\n",
+    "});\n\n\n",
+    "//\n/\r\n/",
+    "!\n/path",
+    " \t ",
+    "\r\n\r\n",
+    "\n \n",
+    "    ",
+    "\u3000\u3000",
+    "\xa0\u2003\u2029",
+    "\x1c\x1f\x0b\x0c\x85",
+    "\x00\x7f",
+    "e\u0301\u0301\u0301",
+    "\u0301",
+    "Z͑ͫ̓ͪ̂ͫ̽͏̴̙̤̞͉͚̯̞̠͍A̴̵̜̰͔ͫ͗͢L̠ͨͧͩ͘G̴̻͈͍͔̹̑͗̎̅͛́Ǫ̵̹̻̝̳͂̌̌͘",
+    FAMILY,
+    "👍🏽❤️‍🔥🏳️‍🌈",
+    "🇩🇪🇫🇷🇯",
+    "中文测试。你好，世界！",
+    "こんにちは世界。ガ\u3099行",
+    "한국어 문장입니다. 다음",
+    "ภาษาไทยไม่มีช่องว่าง",
+    "हिन्दी क्षत्रिय",
+    "العربية\u0600",
+    "\ufffd",
+    "```python\nx = 1\n```\n",
+    "~~~~\nopen\n",
+    "- item\n  ```\n  code\n",
+    "`````\n```\n",
+    "aB1aB1AbC",
+    "1234567",
+    "a" * 300,
+    "." * 300,
+    "\n" * 90,
+    " " * 200,
+    "中" * 120,
+    "AAAAbbbb" * 20,
+)
+
+snippets = st.sampled_from(SNIPPETS)
+characters = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
+ascii_characters = st.text(st.characters(max_codepoint=127), max_size=30)
+hostile_text = st.lists(st.one_of(snippets, characters, ascii_characters), max_size=14).map("".join)
+"""Well-formed text of up to a few thousand characters."""
+
+
+def _run(before: str, unit: str, size_chars: int, after: str) -> str:
+    return before + unit * (size_chars // len(unit)) + after
+
+
+long_runs = st.builds(
+    _run,
+    st.sampled_from(["", "x", "。", "(", "it's ", "!\n", "\n", "7", "e\u0301", "\x1c", "中 "]),
+    st.sampled_from(
+        ["a", "Q", "中", "한국", "😀", FAMILY, ".", "-=", " ", "\t ", "\u3000", "\xa0 ", " \n", "\n", "7"]
+    ),
+    st.integers(8_000, 21_000),
+    st.sampled_from(["", "x", " x", "'s", "\n", "\nx", "。", ")", "7", "\u0301", "B", "/", "\x1c"]),
+)
+"""One run of thousands of characters of a kind between neighbours that may change how it is cut."""
+
+lone_surrogates = st.sampled_from(["\ud800", "a\udfffb", "\ud83d\ude00 and \ud83d"])
