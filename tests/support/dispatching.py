@@ -1,0 +1,198 @@
+"""A whole dispatcher with a scripted handler in this process, and its records, for the delivery tests."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
+from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+
+from worker.kafka.app import ConsumerOptions, ExitCode, KafkaWorker, Route
+from worker.kafka.connection import KafkaConnection
+from worker.kafka.health import Health
+from worker.kafka.partition import Limits
+from worker.kafka.publisher import KafkaPublisher, ProducerOptions
+from worker.kafka.records import Handled, InboundRecord, OutboundRecord, Publisher
+from worker.stores.sqlite import SqliteCrashLedger
+from worker.telemetry import Telemetry
+
+
+async def until(holds: Callable[[], Any], *, seconds: float = 20, what: str = "") -> None:
+    """Return as soon as `holds()` is true; fail at the deadline."""
+    clock = asyncio.get_running_loop().time
+    deadline = clock() + seconds
+    while not holds():
+        assert clock() < deadline, f"not within {seconds} s: {what or holds}"
+        await asyncio.sleep(0.01)
+
+
+async def create_topics(bootstrap: str, *topics: str, partitions: int = 1) -> None:
+    admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
+    await admin.start()
+    try:
+        response: Any = await admin.create_topics([NewTopic(topic, partitions, 1) for topic in topics])
+        errors = {error[0]: error[1] for error in response.topic_errors if error[1] not in (0, 36)}
+        assert not errors, errors
+    finally:
+        await admin.close()
+
+
+async def send(bootstrap: str, topic: str, values: Iterable[bytes | None], **more: Any) -> None:
+    """Publish one after the other, so that offsets follow the order."""
+    producer: Any = AIOKafkaProducer(bootstrap_servers=bootstrap, acks="all")
+    await producer.start()
+    try:
+        for value in values:
+            await producer.send_and_wait(topic, value, **more)
+    finally:
+        await producer.stop()
+
+
+async def read_all(bootstrap: str, topic: str) -> list[Any]:
+    """Everything that stands on the topic now, by partition and offset."""
+    consumer: Any = AIOKafkaConsumer(
+        topic, bootstrap_servers=bootstrap, auto_offset_reset="earliest", enable_auto_commit=False
+    )
+    await consumer.start()
+    try:
+        ends = await consumer.end_offsets(sorted(consumer.assignment()))
+        found: list[Any] = []
+        while any([await consumer.position(tp) < end for tp, end in ends.items()]):
+            for records in (await consumer.getmany(timeout_ms=200)).values():
+                found.extend(records)
+        return sorted(found, key=lambda record: (record.partition, record.offset))
+    finally:
+        await consumer.stop()
+
+
+async def committed(bootstrap: str, group: str, topic: str, partition: int = 0) -> int | None:
+    """The group's committed offset, asked from outside the group's members."""
+    admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
+    await admin.start()
+    try:
+        tp = TopicPartition(topic, partition)
+        offsets = await admin.list_consumer_group_offsets(group, partitions=[tp])
+        return None if offsets[tp].offset < 0 else offsets[tp].offset
+    finally:
+        await admin.close()
+
+
+Act = Callable[[InboundRecord], Awaitable[Handled]]
+
+
+@dataclass(kw_only=True)
+class Scripted:
+    """A handler that does what the test says for a value, and answers every record on a topic."""
+
+    reply_topic: str
+    publisher: Publisher
+    script: dict[bytes, Act] = field(default_factory=dict[bytes, "Act"])
+    handled: list[InboundRecord] = field(default_factory=list[InboundRecord])
+    ended: list[InboundRecord] = field(default_factory=list[InboundRecord])
+    buried: list[tuple[InboundRecord, int]] = field(default_factory=list[tuple[InboundRecord, int]])
+    at_once: int = 0
+    most_at_once: int = 0
+
+    async def handle(self, record: InboundRecord) -> Handled:
+        self.handled.append(record)
+        self.at_once += 1
+        self.most_at_once = max(self.most_at_once, self.at_once)
+        try:
+            act = self.script.get(record.value or b"")
+            handled = Handled() if act is None else await act(record)
+            await self._reply(record, record.value or b"")
+        finally:
+            self.at_once -= 1
+        self.ended.append(record)
+        return handled
+
+    async def bury(self, record: InboundRecord, *, attempts: int) -> Handled:
+        self.buried.append((record, attempts))
+        await self._reply(record, b"buried after %d: " % attempts + (record.value or b""))
+        return Handled(code="worker_died")
+
+    async def _reply(self, record: InboundRecord, value: bytes) -> None:
+        reply = OutboundRecord(topic=self.reply_topic, key=record.key, value=value, headers=record.headers)
+        await self.publisher.publish(reply)
+
+
+@dataclass(kw_only=True)
+class Running:
+    """One worker in this process."""
+
+    worker: KafkaWorker
+    handler: Scripted
+    health: Health
+    telemetry: Telemetry
+    task: asyncio.Task[ExitCode]
+
+    async def ready(self) -> None:
+        await until(lambda: self.health.is_ready or self.task.done(), what="ready")
+        if self.task.done():
+            self.task.result()
+
+    async def stopped(self) -> ExitCode:
+        self.worker.request_stop()
+        return await asyncio.wait_for(self.task, 30)
+
+
+@asynccontextmanager
+async def running(
+    bootstrap: str,
+    topic: str,
+    *,
+    ledger: Path,
+    group: str = "",
+    probe: Callable[[], Awaitable[None]] | None = None,
+    limits: Limits | None = None,
+    max_in_flight: int = 16,
+    partitions: int = 1,
+    drain_seconds: float = 10,
+    idempotent: bool = False,
+) -> AsyncGenerator[Running]:
+    """A worker on `topic` that answers on `topic`.replies; stopped on the way out."""
+    connection = KafkaConnection(bootstrap_servers=tuple(bootstrap.split(",")))
+    options = ProducerOptions(is_idempotent=idempotent, request_timeout_ms=10_000)
+    publisher = KafkaPublisher(connection=connection, options=options)
+    handler = Scripted(reply_topic=f"{topic}.replies", publisher=publisher)
+    crash_ledger = SqliteCrashLedger(ledger)
+    health, telemetry = Health(), Telemetry()
+
+    async def declare() -> None:
+        await create_topics(bootstrap, topic, f"{topic}.replies", partitions=partitions)
+
+    async def probe_store() -> None:
+        if probe is not None:
+            await probe()
+
+    worker = KafkaWorker(
+        connection=connection,
+        routes=[Route(topic=topic, group=group or topic, handler=handler, max_in_flight=max_in_flight)],
+        publisher=publisher,
+        ledger=crash_ledger,
+        probe_store=probe_store,
+        declare_topics=declare,
+        telemetry=telemetry,
+        health=health,
+        consumer=ConsumerOptions(session_timeout_ms=6_000, heartbeat_interval_ms=500),
+        limits=limits or Limits(commit_interval_seconds=0.1),
+        drain_seconds=drain_seconds,
+    )
+    task = asyncio.create_task(worker.run(handle_signals=False))
+    one = Running(worker=worker, handler=handler, health=health, telemetry=telemetry, task=task)
+    try:
+        yield one
+    finally:
+        worker.request_stop()
+        worker.request_stop()
+        try:
+            await asyncio.wait({task}, timeout=20)
+        finally:
+            task.cancel()
+            await asyncio.wait({task})
+            await crash_ledger.close()

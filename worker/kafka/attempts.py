@@ -1,0 +1,127 @@
+"""One record until it has ended: through outages of the store, quarantine, and defects of the handler."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+import structlog
+
+from worker.errors import StoreUnavailable
+from worker.kafka.health import FailureWindow
+from worker.kafka.outage import StoreGate
+from worker.kafka.quarantine import Quarantine, must_be_buried
+from worker.kafka.records import Handled, InboundRecord, RecordHandler
+from worker.ports import RecordRef
+
+_log = structlog.get_logger(__name__)
+
+ATTEMPTS_AT_A_DEFECT: Final = 3
+_FIRST_PAUSE_SECONDS: Final = 0.2
+_LONGEST_PAUSE_SECONDS: Final = 30.0
+
+
+class Attempts:
+    """Tries a record until its offset may advance.
+
+    - StoreUnavailable: waits until the store is back and tries again, as often as it takes.
+    - Quarantine: the attempt is written down first; a record that ended the process too often is buried.
+    - Any other exception is a defect of a handler that promised to deal with everything. The record counts
+      as an `internal_error` at once, is tried again after a pause, since the cause may pass, and is then
+      buried, so that its partition goes on and its bytes are kept. Where even that fails it stays
+      unfinished and burial is tried again for ever: nothing is committed past it.
+    """
+
+    def __init__(
+        self,
+        handler: RecordHandler,
+        *,
+        gate: StoreGate,
+        quarantine: Quarantine,
+        window: FailureWindow,
+        on_bad_deploy: Callable[[], None],
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        """`on_bad_deploy` is called each time that a record has ended and the window is bad."""
+        self._handler = handler
+        self._gate = gate
+        self._quarantine = quarantine
+        self._window = window
+        self._on_bad_deploy = on_bad_deploy
+        self._sleep = sleep
+
+    async def finish(self, record: InboundRecord, ref: Callable[[], RecordRef]) -> None:
+        """Return when the record has ended, whatever its outcome; raise only what ends the task itself."""
+        defects = 0
+        pause_seconds = _FIRST_PAUSE_SECONDS
+        while True:
+            try:
+                handled = await self._try(record, ref, defects=defects)
+            except StoreUnavailable as error:
+                await self._gate.wait(error)
+            except (asyncio.CancelledError, KeyboardInterrupt, SystemExit):
+                raise
+            # Also what is no Exception: a panic in a Rust extension is a BaseException.
+            except BaseException:  # noqa: BLE001  the record must not be lost, whatever the defect
+                defects += 1
+                _log.exception(
+                    "record.handler_defect",
+                    topic=record.topic,
+                    partition=record.partition,
+                    offset=record.offset,
+                    attempts=defects,
+                )
+                if defects == 1:
+                    self._count(is_internal_error=True)
+                await self._sleep(pause_seconds)
+                pause_seconds = min(4 * pause_seconds, _LONGEST_PAUSE_SECONDS)
+            else:
+                if not defects:
+                    self._count(is_internal_error=handled.code == "internal_error")
+                return
+
+    async def _try(self, record: InboundRecord, ref: Callable[[], RecordRef], *, defects: int) -> Handled:
+        if defects >= ATTEMPTS_AT_A_DEFECT:
+            return await self._handler.bury(record, attempts=defects)
+        if self._quarantine.is_active:
+            return await self._try_alone(record, ref())
+        return await self._handler.handle(record)
+
+    async def _try_alone(self, record: InboundRecord, ref: RecordRef) -> Handled:
+        earlier = await self._quarantine.begin(ref)
+        if must_be_buried(earlier_attempts=earlier):
+            _log.error(
+                "record.buried",
+                topic=ref.topic,
+                partition=ref.partition,
+                offset=ref.offset,
+                attempts=earlier,
+            )
+            handled = await self._handler.bury(record, attempts=earlier)
+            await self._forget(ref)
+            return handled
+        try:
+            handled = await self._handler.handle(record)
+        except asyncio.CancelledError:
+            raise  # cut off in its work: whether it would have ended the process, nobody knows
+        except BaseException as error:
+            # The process lives, so the attempt is not held against the record.
+            if isinstance(error, StoreUnavailable):
+                await self._gate.wait(error)
+            await self._forget(ref)
+            raise
+        await self._forget(ref)
+        return handled
+
+    async def _forget(self, ref: RecordRef) -> None:
+        while True:
+            try:
+                return await self._quarantine.end(ref)
+            except StoreUnavailable as error:
+                await self._gate.wait(error)
+
+    def _count(self, *, is_internal_error: bool) -> None:
+        self._window.count(is_internal_error=is_internal_error)
+        if is_internal_error and self._window.is_bad:
+            self._on_bad_deploy()

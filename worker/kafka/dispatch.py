@@ -1,0 +1,280 @@
+"""From the consumer to the handler and back to the committed offset.
+
+What is promised: at least once, and nothing is committed past unfinished work. A record is admitted when
+there is room for it; from then on the commit of its partition stays at or before it until its handler has
+returned, which it does after the acknowledged publication. A crash, a revocation or a cancelled task leaves
+the record uncommitted, so it is delivered again to whoever owns the partition then. The records of a
+partition are worked on side by side and end in any order.
+
+FastStream declares, configures, starts and stops the consumer; records are read from it directly. Its path
+per record costs 80 to 130 µs, several times what aiokafka takes to fetch and decode one, and a middleware
+runs after most of that. So the subscriber has no handler: FastStream's acknowledgement policies, parsers
+and replies never run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from typing import Final
+
+import structlog
+from aiokafka import TopicPartition
+from aiokafka.errors import ConsumerStoppedError, KafkaError
+
+from worker.errors import Unavailable
+from worker.kafka.assignment import Assignment, Shared
+from worker.kafka.attempts import Attempts
+from worker.kafka.offsets import OffsetTracker
+from worker.kafka.partition import Consumer, Partition, RawRecord
+from worker.kafka.records import InboundRecord
+
+_log = structlog.get_logger(__name__)
+
+_READ_PAUSE_SECONDS: Final = 0.5
+_POSITION_TIMEOUT_SECONDS: Final = 1.0
+
+
+class ConsumerBroken(Unavailable):
+    """Reading failed for so long, without a break, that only a new process may mend it."""
+
+
+class Dispatcher:
+    """Serves one topic: reads its records, admits them, runs them and commits what has ended.
+
+    `read` and `keep_committing` run side by side until they are cancelled; `assignment` listens to
+    aiokafka and hands the partitions over at the end.
+    """
+
+    def __init__(self, topic: str, attempts: Attempts, *, assignment: Assignment, shared: Shared) -> None:
+        """Nothing runs yet."""
+        self.topic = topic
+        self.assignment = assignment
+        self._attempts = attempts
+        self._shared = shared
+        self._slots = shared.slots
+        self._limits = shared.limits
+        self._clock = shared.clock
+        self._commit_due = asyncio.Event()
+        self._ended_since_commit = 0
+        self._in_flight = 0
+        self._reads = 0
+        self._is_reading = False
+        self._has_ended = False
+        self._moved_at = shared.clock()
+        self._fetch_heard_at = self._moved_at
+        self._newest_fetch_ms = 0
+
+    # --- Reading ---------------------------------------------------------------------------------
+
+    async def read(self, consumer: Consumer) -> None:
+        """Admit records until cancelled. Raises ConsumerBroken where reading does nothing but fail."""
+        failing_since: float | None = None
+        try:
+            while True:
+                try:
+                    record = await self._next(consumer)
+                except ConsumerStoppedError as error:
+                    raise ConsumerBroken(f"the consumer of {self.topic} was stopped") from error
+                except UnicodeDecodeError as error:
+                    if not await self._take_undecodable(consumer):
+                        failing_since = await self._pause_after(error, failing_since)
+                except KafkaError as error:
+                    failing_since = await self._pause_after(error, failing_since)
+                else:
+                    failing_since = None
+                    await self._take(record)
+        except asyncio.CancelledError:
+            raise
+        except BaseException:
+            self._has_ended = True
+            raise
+
+    async def _next(self, consumer: Consumer) -> RawRecord:
+        # One record at a time: `getmany` loses what it has already collected when a later record of the
+        # same call cannot be decoded, and the position has moved past it.
+        self._is_reading = True
+        try:
+            record = await consumer.getone()
+        finally:
+            self._is_reading = False
+        self._reads += 1
+        return record
+
+    async def _pause_after(self, error: Exception, failing_since: float | None) -> float:
+        now = self._clock()
+        since = now if failing_since is None else failing_since
+        _log.warning("consumer.read_failed", topic=self.topic, error=repr(error))
+        if now - since > self._limits.read_errors_seconds:
+            raise ConsumerBroken(f"reading {self.topic} has failed for {now - since:.0f} s") from error
+        await asyncio.sleep(_READ_PAUSE_SECONDS)
+        return since
+
+    async def _take(self, record: RawRecord) -> None:
+        """Admit one record as soon as there is room, or leave it for later where its partition is paused."""
+        assignment, slots = self.assignment, self._slots
+        owner = await assignment.partition_of(TopicPartition(record.topic, record.partition))
+        # Where it was revoked, the next owner starts from the commit, which is not past this record.
+        while owner is not None and assignment.owns(owner):
+            if owner.is_paused:
+                # With a record in hand nobody asks for more, and after five minutes of that aiokafka
+                # leaves the group.
+                assignment.rewind(owner, record.offset)
+                return
+            if slots.try_take(self.topic):
+                self._start(owner, record)
+                return
+            await slots.changed()
+
+    async def _take_undecodable(self, consumer: Consumer) -> bool:
+        """Find the record that aiokafka cannot decode, and admit it; False where there is none.
+
+        A header key that is no UTF-8, which brokers accept, makes every read fail for ever.
+        """
+        for owner in list(self.assignment.partitions):
+            tp = owner.topic_partition
+            try:
+                async with asyncio.timeout(_POSITION_TIMEOUT_SECONDS):
+                    position = await consumer.position(tp)
+                record = await self._shared.fetch_undecodable(tp, position)
+            except (KafkaError, OSError, TimeoutError) as error:
+                _log.warning("consumer.read_failed", topic=self.topic, error=repr(error))
+                continue
+            if record is not None and self.assignment.owns(owner):
+                _log.warning(
+                    "record.undecodable", topic=tp.topic, partition=tp.partition, offset=record.offset
+                )
+                self.assignment.rewind(owner, record.offset + 1)
+                await self._take(record)
+                return True
+        return False
+
+    # --- Working ---------------------------------------------------------------------------------
+
+    def _start(self, owner: Partition, record: RawRecord) -> None:
+        tracker = owner.tracker
+        if tracker.next_offset is not None and record.offset < tracker.next_offset:
+            # The log was cut behind us and the position reset: a new log under old offsets.
+            _log.warning(
+                "partition.truncated", topic=record.topic, partition=record.partition, offset=record.offset
+            )
+            tracker = owner.restart()
+        tracker.admit(record.offset)
+        if not self._in_flight:
+            self._moved_at = self._clock()
+        self._in_flight += 1
+        task = asyncio.create_task(self._work(owner, tracker, inbound(record)))
+        owner.tasks.add(task)
+        # A task that is cancelled before its first step never runs any of its own clean-up.
+        task.add_done_callback(partial(self._settle, owner))
+        if tracker.span >= self._limits.uncommitted_span:
+            self.assignment.pause(owner, "span")
+
+    async def _work(self, owner: Partition, tracker: OffsetTracker, record: InboundRecord) -> None:
+        await self._attempts.finish(record, partial(owner.ref, record.offset))
+        tracker.done(record.offset)
+        self._moved_at = self._clock()
+        self._ended_since_commit += 1
+        if self._ended_since_commit >= self._limits.commit_after_records:
+            self._commit_due.set()
+        if "span" in owner.causes and 2 * tracker.span <= self._limits.uncommitted_span:
+            self.assignment.resume(owner, "span")
+
+    def _settle(self, owner: Partition, task: asyncio.Task[None]) -> None:
+        owner.tasks.discard(task)
+        self._in_flight -= 1
+        self._slots.release(self.topic)
+
+    # --- Committing ------------------------------------------------------------------------------
+
+    async def keep_committing(self, consumer: Consumer) -> None:
+        """Commit every interval, or sooner after many records, until cancelled."""
+        while True:
+            try:
+                async with asyncio.timeout(self._limits.commit_interval_seconds):
+                    await self._commit_due.wait()
+            except TimeoutError:
+                pass
+            self._commit_due.clear()
+            self._ended_since_commit = 0
+            await self._skip_markers(consumer)
+            await self.assignment.commit()
+            self._listen(consumer)
+
+    async def _skip_markers(self, consumer: Consumer) -> None:
+        """Let the commit pass what the log holds and no consumer sees, such as transaction markers.
+
+        Only while the reader waits for the next record: then nothing lies between the position and the
+        last record that was admitted.
+        """
+        for owner in list(self.assignment.partitions):
+            reads = self._reads
+            if owner.is_paused or not owner.tracker.is_idle or not self._is_reading:
+                continue
+            try:
+                async with asyncio.timeout(_POSITION_TIMEOUT_SECONDS):
+                    position = await consumer.position(owner.topic_partition)
+            except (KafkaError, TimeoutError):
+                continue
+            if self._is_reading and reads == self._reads and not owner.is_paused:
+                owner.tracker.skip_to(position)
+
+    # --- Health ----------------------------------------------------------------------------------
+
+    def _listen(self, consumer: Consumer) -> None:
+        """Note whether fetches are answered; only an idle reader of partitions that are not paused tells."""
+        assigned = consumer.assignment()
+        newest_fetch_ms = max(
+            (
+                consumer.last_poll_timestamp(owner.topic_partition) or 0
+                for owner in self.assignment.partitions
+                if not owner.is_paused and owner.topic_partition in assigned
+            ),
+            default=None,
+        )
+        if newest_fetch_ms is None or not self._is_reading or newest_fetch_ms != self._newest_fetch_ms:
+            self._newest_fetch_ms = newest_fetch_ms or 0
+            self._fetch_heard_at = self._clock()
+
+    @property
+    def is_assigned(self) -> bool:
+        """Whether it is a member of its group now; a member may have been given no partition."""
+        return self.assignment.is_current
+
+    @property
+    def unassigned_seconds(self) -> float:
+        """For how long it has not been a member of its group."""
+        return self.assignment.unassigned_seconds
+
+    @property
+    def is_broker_away(self) -> bool:
+        """Whether fetches have long remained without an answer."""
+        return self._clock() - self._fetch_heard_at > self._limits.fetch_silence_seconds
+
+    @property
+    def stalled_seconds(self) -> float:
+        """For how long records have been in work and none has ended."""
+        return self._clock() - self._moved_at if self._in_flight else 0.0
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether reading ended by itself."""
+        return self._has_ended
+
+    @property
+    def in_flight(self) -> int:
+        """Records in work."""
+        return self._in_flight
+
+
+def inbound(record: RawRecord) -> InboundRecord:
+    """The record as a plain value; a header without a value is an empty one."""
+    return InboundRecord(
+        topic=record.topic,
+        partition=record.partition,
+        offset=record.offset,
+        timestamp_ms=record.timestamp,
+        key=record.key,
+        value=record.value,
+        headers=tuple([(name, value or b"") for name, value in record.headers]),
+    )

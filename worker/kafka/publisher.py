@@ -1,0 +1,226 @@
+"""Publishing with acknowledgement, however long the broker stays away."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+import structlog
+from aiokafka import AIOKafkaProducer
+from aiokafka.errors import (
+    KafkaError,
+    KafkaTimeoutError,
+    MessageSizeTooLargeError,
+    ProducerClosed,
+)
+
+from worker.errors import WorkerError
+from worker.kafka.connection import KafkaConnection
+from worker.kafka.records import OutboundRecord
+
+_log = structlog.get_logger(__name__)
+
+_FIRST_PAUSE_SECONDS: Final = 0.1
+_LONGEST_PAUSE_SECONDS: Final = 5.0
+_AWAY_AFTER_SECONDS: Final = 5.0
+
+
+class RecordTooLarge(WorkerError):
+    """The record exceeds what the producer or the topic takes; it can never be published as it is."""
+
+    def __init__(self, record: OutboundRecord, *, limit: str) -> None:
+        """Name the topic, the size and whose limit it was."""
+        size_bytes = len(record.value) + len(record.key or b"")
+        super().__init__(f"a record of {size_bytes} bytes for {record.topic} exceeds {limit}")
+        self.topic = record.topic
+        self.size_bytes = size_bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProducerOptions:
+    """What differs between clusters and sizes of bundles.
+
+    `max_batch_bytes` defaults to 256 KiB because one 16 KB reply fills aiokafka's own default, which halves
+    the throughput. `max_record_bytes` is the largest record, uncompressed. The embedded broker knows no
+    idempotent producer.
+    """
+
+    is_idempotent: bool = True
+    max_record_bytes: int = 1_048_576
+    max_batch_bytes: int = 262_144
+    linger_ms: int = 0
+    request_timeout_ms: int = 40_000
+
+
+class Producer(Protocol):
+    """What is used of aiokafka's producer."""
+
+    async def start(self) -> None:
+        """Connect. Raises KafkaError."""
+        ...
+
+    async def stop(self) -> None:
+        """Flush and disconnect; may take as long as the batches live."""
+        ...
+
+    async def send(
+        self, topic: str, *, value: bytes, key: bytes | None, headers: list[tuple[str, bytes]]
+    ) -> asyncio.Future[Any]:
+        """Put the record into a batch; the future ends with the acknowledgement. Both raise KafkaError."""
+        ...
+
+
+class KafkaPublisher:
+    """The worker's one producer: acks=all, lz4, and patience.
+
+    `publish` returns when the broker has acknowledged, so what is published after it is later in every
+    log. It retries until it is cancelled; a record whose acknowledgement was lost may be stored twice.
+    """
+
+    def __init__(
+        self,
+        *,
+        connection: KafkaConnection,
+        options: ProducerOptions,
+        make_producer: Callable[..., Producer] = AIOKafkaProducer,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Nothing is connected before `start`."""
+        self._options = options
+        self._settings: dict[str, Any] = {
+            **connection.client_options(),
+            "acks": "all",
+            "compression_type": "lz4",
+            "enable_idempotence": options.is_idempotent,
+            "linger_ms": options.linger_ms,
+            "max_batch_size": options.max_batch_bytes,
+            "max_request_size": options.max_record_bytes,
+            "request_timeout_ms": options.request_timeout_ms,
+        }
+        self._make_producer = make_producer
+        self._sleep = sleep
+        self._clock = clock
+        self._producer: Producer | None = None
+        self._replacing = asyncio.Lock()
+        self._pending = 0
+        self._retrying = 0
+        self._quiet_since = 0.0
+        self._discarded: set[asyncio.Task[None]] = set()
+
+    @property
+    def is_away(self) -> bool:
+        """Whether records wait for a broker that refuses them, or that has long acknowledged none."""
+        is_quiet = self._clock() - self._quiet_since > _AWAY_AFTER_SECONDS
+        return self._retrying > 0 or (self._pending > 0 and is_quiet)
+
+    async def start(self) -> None:
+        """Connect. Raises KafkaError where no broker answers; idempotent."""
+        if self._producer is None:
+            self._producer = await self._connected()
+
+    async def stop(self, *, timeout_seconds: float = 5.0) -> None:
+        """Send what is pending and disconnect, or give up on both after the timeout; idempotent."""
+        producer, self._producer = self._producer, None
+        if producer is not None:
+            await _stop(producer, timeout_seconds=timeout_seconds)
+        if self._discarded:
+            await asyncio.wait(self._discarded, timeout=timeout_seconds)
+
+    async def publish(self, record: OutboundRecord) -> None:
+        """Return when the record is stored by every in-sync replica.
+
+        Waits with backoff while the broker is away, until it is cancelled. Raises RecordTooLarge, and
+        RuntimeError where the publisher was not started or is stopped.
+        """
+        if not self._pending:
+            self._quiet_since = self._clock()
+        self._pending += 1
+        try:
+            if not await self._try(record):
+                await self._retry(record)
+        finally:
+            self._pending -= 1
+
+    async def _retry(self, record: OutboundRecord) -> None:
+        self._retrying += 1
+        pause_seconds = _FIRST_PAUSE_SECONDS
+        try:
+            while True:
+                await self._sleep(pause_seconds)
+                if await self._try(record):
+                    return
+                pause_seconds = min(2 * pause_seconds, _LONGEST_PAUSE_SECONDS)
+        finally:
+            self._retrying -= 1
+
+    async def _try(self, record: OutboundRecord) -> bool:
+        producer = self._producer
+        if producer is None:
+            raise RuntimeError("the publisher is not running")
+        try:
+            acknowledged = await producer.send(
+                record.topic, value=record.value, key=record.key, headers=list(record.headers)
+            )
+        except MessageSizeTooLargeError as error:
+            limit = f"max_record_bytes of the producer ({self._options.max_record_bytes})"
+            raise RecordTooLarge(record, limit=limit) from error
+        except KafkaError as error:
+            await self._recover(producer, record, error)
+            return False
+        try:
+            await acknowledged
+        except MessageSizeTooLargeError as error:
+            if self._options.is_idempotent:
+                await self._replace(producer)
+            raise RecordTooLarge(record, limit="max.message.bytes of the topic") from error
+        except KafkaError as error:
+            await self._recover(producer, record, error)
+            return False
+        self._quiet_since = self._clock()
+        return True
+
+    async def _recover(self, producer: Producer, record: OutboundRecord, error: KafkaError) -> None:
+        if self._producer is None and isinstance(error, ProducerClosed):
+            raise RuntimeError("the publisher was stopped") from error
+        _log.warning("kafka.publish_failed", topic=record.topic, error=repr(error))
+        # A timeout and whatever Kafka calls retriable mend themselves. After anything else aiokafka's
+        # producer may stay broken for good: it never takes back the sequence numbers of a refused batch,
+        # so that each later batch for the partition is out of order.
+        if not error.retriable and not isinstance(error, KafkaTimeoutError):
+            await self._replace(producer)
+
+    async def _replace(self, broken: Producer) -> None:
+        async with self._replacing:
+            if self._producer is not broken:
+                return  # another record's failure was here first, or the publisher was stopped
+            try:
+                fresh = await self._connected()
+            except KafkaError as error:
+                _log.warning("kafka.producer_not_replaced", error=repr(error))
+                return
+            self._producer = fresh
+        # What it still holds for sound partitions is delivered, without anybody waiting for it here.
+        discarded = asyncio.create_task(_stop(broken, timeout_seconds=30.0))
+        self._discarded.add(discarded)
+        discarded.add_done_callback(self._discarded.discard)
+
+    async def _connected(self) -> Producer:
+        producer = self._make_producer(**self._settings)
+        try:
+            await producer.start()
+        except BaseException:
+            await _stop(producer, timeout_seconds=1.0)
+            raise
+        return producer
+
+
+async def _stop(producer: Producer, *, timeout_seconds: float) -> None:
+    # A producer without a broker would flush until its batches expire, an idempotent one for ever.
+    with contextlib.suppress(TimeoutError, KafkaError):
+        async with asyncio.timeout(timeout_seconds):
+            await producer.stop()
