@@ -1,0 +1,68 @@
+"""A Redis server of the test's own, for what must not be done to a shared one: kill, stop, reconfigure."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import socket
+import subprocess
+from pathlib import Path
+
+import pytest
+
+
+class RedisServer:
+    """Always on the same loopback port; each start keeps what was on disk."""
+
+    def __init__(self, directory: Path) -> None:
+        program = shutil.which("redis-server")
+        if program is None:
+            pytest.fail("redis-server is needed on the PATH: run `make up`", pytrace=False)
+        self._program = program
+        self._directory = directory
+        self._process: subprocess.Popen[bytes] | None = None
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self.port: int = probe.getsockname()[1]
+
+    @property
+    def url(self) -> str:
+        return f"redis://127.0.0.1:{self.port}/0"
+
+    def start(self) -> None:
+        """Return when it accepts connections and has loaded its data."""
+        self._process = subprocess.Popen(
+            [self._program, "-"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        )
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(
+            f"port {self.port}\nbind 127.0.0.1\ndir {self._directory}\n"
+            'save ""\nappendonly yes\nappendfsync no\n'.encode()
+        )
+        self._process.stdin.close()
+        for line in self._process.stdout:
+            if b"Ready to accept connections" in line:
+                return
+        pytest.fail("redis-server ended at once", pytrace=False)
+
+    def kill(self) -> None:
+        """SIGKILL, and wait until it is gone."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            assert self._process.stdout is not None
+            self._process.stdout.close()
+            self._process = None
+
+    def pause(self) -> None:
+        """Stop it without closing anything: connections stay open and nothing answers."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        assert self._process is not None
+        self._process.send_signal(signal.SIGCONT)
