@@ -12,12 +12,14 @@ from typing import Any
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 
+from worker.errors import StoreUnavailable
 from worker.kafka.app import ConsumerOptions, ExitCode, KafkaWorker, Route
 from worker.kafka.connection import KafkaConnection
 from worker.kafka.health import Health
 from worker.kafka.partition import Limits
 from worker.kafka.publisher import KafkaPublisher, ProducerOptions
 from worker.kafka.records import Handled, InboundRecord, OutboundRecord, Publisher
+from worker.ports import RecordRef
 from worker.stores.sqlite import SqliteCrashLedger
 from worker.telemetry import Telemetry
 
@@ -80,6 +82,43 @@ async def committed(bootstrap: str, group: str, topic: str, partition: int = 0) 
         return None if offsets[tp].offset < 0 else offsets[tp].offset
     finally:
         await admin.close()
+
+
+@dataclass(kw_only=True)
+class MemoryLedger:
+    """A crash ledger that outlives the lives that a test plays in one process."""
+
+    starts: dict[tuple[str, RecordRef], int] = field(default_factory=dict[tuple[str, RecordRef], int])
+    attempts: dict[RecordRef, int] = field(default_factory=dict[RecordRef, int])
+    is_away: bool = False
+
+    def _check(self) -> None:
+        if self.is_away:
+            raise StoreUnavailable("ledger")
+
+    async def raise_start(self, group: str, position: RecordRef) -> int:
+        self._check()
+        self.starts[group, position] = self.starts.get((group, position), 0) + 1
+        return self.starts[group, position]
+
+    async def clear_starts(self, group: str, *, scope: str, topic: str, partition: int) -> None:
+        self._check()
+        for counted, ref in list(self.starts):
+            if (counted, ref.scope, ref.topic, ref.partition) == (group, scope, topic, partition):
+                del self.starts[counted, ref]
+
+    async def begin_attempt(self, record: RecordRef) -> int:
+        self._check()
+        earlier = self.attempts.get(record, 0)
+        self.attempts[record] = earlier + 1
+        return earlier
+
+    async def end_attempt(self, record: RecordRef) -> None:
+        self._check()
+        self.attempts.pop(record, None)
+
+    async def close(self) -> None:
+        """Nothing is open."""
 
 
 Act = Callable[[InboundRecord], Awaitable[Handled]]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import traceback
 from collections.abc import Awaitable, Callable
 from typing import Final
 
@@ -63,14 +64,17 @@ class Attempts:
             except (asyncio.CancelledError, KeyboardInterrupt, SystemExit):
                 raise
             # Also what is no Exception: a panic in a Rust extension is a BaseException.
-            except BaseException:  # noqa: BLE001  the record must not be lost, whatever the defect
+            except BaseException as error:  # noqa: BLE001  the record must not be lost, whatever the defect
                 defects += 1
-                _log.exception(
+                # The kind and the place, without the message: it may quote the prompt.
+                _log.error(  # noqa: TRY400  see above
                     "record.handler_defect",
                     topic=record.topic,
                     partition=record.partition,
                     offset=record.offset,
                     attempts=defects,
+                    error=type(error).__name__,
+                    at=_place(error),
                 )
                 if defects == 1:
                     self._count(is_internal_error=True)
@@ -125,3 +129,8 @@ class Attempts:
         self._window.count(is_internal_error=is_internal_error)
         if is_internal_error and self._window.is_bad:
             self._on_bad_deploy()
+
+
+def _place(error: BaseException) -> str:
+    frames = traceback.extract_tb(error.__traceback__, limit=-1)
+    return f"{frames[-1].filename}:{frames[-1].lineno}" if frames else ""

@@ -1,0 +1,233 @@
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from tests.support.dispatching import MemoryLedger, until
+from worker.errors import StoreUnavailable
+from worker.kafka.attempts import Attempts
+from worker.kafka.health import FailureWindow
+from worker.kafka.outage import StoreGate
+from worker.kafka.quarantine import Quarantine
+from worker.kafka.records import Handled, InboundRecord
+from worker.ports import RecordRef
+
+REF = RecordRef(scope="cluster", topic="requests", partition=0, offset=5)
+RECORD = InboundRecord(
+    topic="requests", partition=0, offset=5, timestamp_ms=0, key=None, value=b"{}", headers=()
+)
+
+
+class Panic(BaseException):
+    """As a Rust extension raises it: not an Exception."""
+
+
+class Bench:
+    """One record's attempts, with a handler that does what is listed, and pauses that take no time."""
+
+    def __init__(self, *steps: BaseException | Handled, buries: tuple[BaseException, ...] = ()) -> None:
+        self.steps = list(steps)
+        self.buries = list(buries)
+        self.calls: list[str] = []
+        self.pauses: list[float] = []
+        self.bad_deploys: list[list[str]] = []
+        self.store_is_away = False
+        self.ledger = MemoryLedger()
+        self.window = FailureWindow(clock=lambda: 0.0)
+        self.quarantine = Quarantine(self.ledger, on_change=lambda: None)
+        self.gate = StoreGate(self.probe, sleep=lambda _: asyncio.sleep(0))
+        self.attempts = Attempts(
+            self,
+            gate=self.gate,
+            quarantine=self.quarantine,
+            window=self.window,
+            on_bad_deploy=self.condemn,
+            sleep=self.sleep,
+        )
+
+    async def handle(self, record: InboundRecord) -> Handled:
+        self.calls.append("handle")
+        step = self.steps.pop(0)
+        if isinstance(step, BaseException):
+            raise step
+        return step
+
+    async def bury(self, record: InboundRecord, *, attempts: int) -> Handled:
+        self.calls.append(f"bury {attempts}")
+        if self.buries:
+            raise self.buries.pop(0)
+        return Handled(code="worker_died")
+
+    async def probe(self) -> None:
+        if self.store_is_away:
+            raise StoreUnavailable("redis")
+
+    async def sleep(self, seconds: float) -> None:
+        self.pauses.append(seconds)
+        await asyncio.sleep(0)
+
+    def condemn(self) -> None:
+        self.bad_deploys.append(list(self.calls))
+
+    async def enter_quarantine(self) -> None:
+        self.ledger.starts["group", REF] = 2
+        await self.quarantine.started("group", REF, end_offset=100)
+
+    async def finish(self) -> None:
+        await asyncio.wait_for(self.attempts.finish(RECORD, lambda: REF), 5)
+
+
+async def test_an_outcome_of_any_kind_ends_the_record():
+    for code in (None, "invalid_json", "internal_error"):
+        bench = Bench(Handled(code=code))
+        await bench.finish()
+        assert bench.calls == ["handle"]
+
+
+async def test_a_store_that_is_away_is_waited_for_as_often_as_it_takes():
+    bench = Bench(*[StoreUnavailable("redis")] * 5, Handled())
+    await bench.finish()
+    assert bench.calls == ["handle"] * 6
+    assert bench.pauses == []
+    assert not bench.window.is_bad
+
+
+async def test_nothing_is_tried_while_the_store_is_away():
+    bench = Bench(StoreUnavailable("redis"), Handled())
+    bench.store_is_away = True
+    finishing = asyncio.create_task(bench.finish())
+    await until(lambda: bench.gate.is_closed)
+    for _ in range(50):
+        await asyncio.sleep(0)
+    assert bench.calls == ["handle"]
+    bench.store_is_away = False
+    await finishing
+    assert bench.calls == ["handle", "handle"]
+
+
+@pytest.mark.parametrize("defect", [TypeError("bug"), MemoryError(), Panic("in an extension")])
+async def test_a_defect_that_passes_costs_the_record_nothing(defect: BaseException):
+    bench = Bench(defect, Handled())
+    await bench.finish()
+    assert bench.calls == ["handle", "handle"]
+    assert bench.pauses == [0.2]
+
+
+async def test_a_defect_that_stays_is_buried_after_three_attempts():
+    bench = Bench(*[TypeError("bug")] * 3)
+    await bench.finish()
+    assert bench.calls == ["handle"] * 3 + ["bury 3"]
+    assert bench.pauses == pytest.approx([0.2, 0.8, 3.2])
+
+
+async def test_a_record_that_cannot_even_be_buried_stays_unfinished_and_is_buried_later():
+    bench = Bench(*[TypeError("bug")] * 3, buries=(TypeError("bug"),) * 4)
+    await bench.finish()
+    assert bench.calls == ["handle"] * 3 + ["bury 3", "bury 4", "bury 5", "bury 6", "bury 7"]
+    assert max(bench.pauses) == 30.0
+
+
+@pytest.mark.parametrize("order", [asyncio.CancelledError(), KeyboardInterrupt(), SystemExit(1)])
+async def test_an_order_to_stop_is_no_defect(order: BaseException):
+    bench = Bench(order)
+    with pytest.raises(type(order)):
+        await bench.attempts.finish(RECORD, lambda: REF)
+    assert bench.calls == ["handle"]
+
+
+async def test_a_defect_counts_once_as_an_internal_error_and_before_the_burial():
+    bench = Bench(*[TypeError("bug")] * 3)
+    for _ in range(19):
+        bench.window.count(is_internal_error=True)
+    await bench.finish()
+    assert bench.bad_deploys == [["handle"]]
+
+
+@pytest.mark.parametrize(("code", "bad_deploys"), [("internal_error", 1), ("invalid_json", 0), (None, 0)])
+async def test_only_internal_errors_make_a_bad_deploy(code: str | None, bad_deploys: int):
+    bench = Bench(Handled(code=code))  # pyright: ignore[reportArgumentType]  parametrised with known codes
+    for _ in range(19):
+        bench.window.count(is_internal_error=True)
+    await bench.finish()
+    assert len(bench.bad_deploys) == bad_deploys
+
+
+# --- Quarantine --------------------------------------------------------------------------------------
+
+
+async def test_outside_quarantine_nothing_is_written_down():
+    bench = Bench(Handled())
+    bench.ledger.is_away = True
+    await bench.finish()
+
+
+async def test_in_quarantine_the_attempt_is_written_down_before_the_work_and_forgotten_after():
+    bench = Bench()
+    await bench.enter_quarantine()
+    seen: list[int] = []
+
+    async def handle(record: InboundRecord) -> Handled:
+        seen.append(bench.ledger.attempts[REF])
+        return Handled()
+
+    bench.handle = handle
+    await bench.finish()
+    assert seen == [1]
+    assert bench.ledger.attempts == {}
+
+
+async def test_a_record_that_left_three_attempts_behind_is_buried_and_not_tried():
+    bench = Bench()
+    await bench.enter_quarantine()
+    bench.ledger.attempts[REF] = 3
+    await bench.finish()
+    assert bench.calls == ["bury 3"]
+    assert bench.ledger.attempts == {}
+
+
+async def test_a_record_that_left_two_attempts_behind_gets_its_third():
+    bench = Bench(Handled())
+    await bench.enter_quarantine()
+    bench.ledger.attempts[REF] = 2
+    await bench.finish()
+    assert bench.calls == ["handle"]
+
+
+async def test_an_attempt_that_was_cut_off_is_left_behind():
+    bench = Bench()
+    await bench.enter_quarantine()
+    working = asyncio.Event()
+
+    async def handle(record: InboundRecord) -> Handled:
+        working.set()
+        await asyncio.Event().wait()
+        return Handled()
+
+    bench.handle = handle
+    finishing = asyncio.create_task(bench.finish())
+    await working.wait()
+    finishing.cancel()
+    await asyncio.wait({finishing})
+    assert bench.ledger.attempts == {REF: 1}
+
+
+@pytest.mark.parametrize("survived", [StoreUnavailable("redis"), TypeError("bug")], ids=["store", "defect"])
+async def test_what_the_process_survives_is_not_held_against_the_record(survived: Exception):
+    bench = Bench(survived, survived, Handled())
+    await bench.enter_quarantine()
+    await bench.finish()
+    assert bench.calls == ["handle"] * 3
+    assert bench.ledger.attempts == {}
+
+
+async def test_a_ledger_that_is_away_holds_the_record_back():
+    bench = Bench(Handled())
+    await bench.enter_quarantine()
+    bench.ledger.is_away = bench.store_is_away = True
+    finishing = asyncio.create_task(bench.finish())
+    await until(lambda: bench.gate.is_closed)
+    assert bench.calls == []
+    bench.ledger.is_away = bench.store_is_away = False
+    await finishing
+    assert bench.calls == ["handle"]
