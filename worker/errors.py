@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, ClassVar
 from schemas.codes import DEAD_LETTER_CODES, RETRYABLE_CODES
 
 if TYPE_CHECKING:
-    from schemas.codes import RejectionCode
+    from schemas.codes import PartName, RejectionCode
 
 
 class WorkerError(Exception):
@@ -182,7 +182,7 @@ class PinsExceedWindow(Rejected):
 
     code = "pins_exceed_window"
 
-    def __init__(self, *, pins: Mapping[str, Iterable[str]], overage_tokens: int) -> None:
+    def __init__(self, *, pins: Mapping[PartName, Iterable[str]], overage_tokens: int) -> None:
         """Name the pins by layer and how many tokens are missing."""
         named = {layer: list(names) for layer, names in pins.items()}
         listed = ", ".join(f"{layer}: {', '.join(names)}" for layer, names in named.items())

@@ -7,6 +7,9 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Protocol
 
+import numpy as np
+from numpy.typing import NDArray
+
 from schemas.codes import LayerReason, LayerStatus, PartName, TaskType
 from schemas.fragments import FragmentProvenance, StorageTier
 from schemas.request import AssemblyRequest
@@ -15,7 +18,10 @@ from schemas.request import AssemblyRequest
 
 
 class TokenCounter(Protocol):
-    """Counts as the target model's tokenizer does, or gives a certified upper bound."""
+    """Counts the tokens of text for one encoding. Stateless, safe from any thread.
+
+    A count is exact, or a certified upper bound; `is_exact` says which.
+    """
 
     @property
     def name(self) -> str:
@@ -24,19 +30,35 @@ class TokenCounter(Protocol):
 
     @property
     def exact(self) -> bool:
-        """False where every count is an upper bound or carries a safety factor."""
+        """Whether this counter is exact for all ordinary text."""
+        ...
+
+    def is_exact(self, text: str) -> bool:
+        """Whether `count(text)` is exact; if not, it is an upper bound. Much cheaper than counting."""
         ...
 
     def count(self, text: str) -> int:
-        """Tokens of `text`; linear in its length."""
+        """Tokens of `text`, exact or an upper bound."""
         ...
 
     def count_up_to(self, text: str, limit_tokens: int) -> int:
-        """`count(text)` where that is at most `limit_tokens`, else some number above it, found early."""
+        """`count(text)` if that is at most `limit_tokens`, else some number above the limit, soon."""
         ...
 
     def fits(self, text: str, budget_tokens: int) -> bool:
-        """Whether `count(text)` is at most the budget, by the cheapest way that is sure."""
+        """Whether `count(text) <= budget_tokens`, found the cheapest way."""
+        ...
+
+    def token_ends(self, text: str) -> NDArray[np.int64]:
+        """UTF-8 byte offsets at which the raw tokens of one encoding of `text` end: `(n_tokens,)`."""
+        ...
+
+    def scale(self, raw_tokens: int) -> int:
+        """What a number of raw tokens counts as. Never decreasing."""
+        ...
+
+    def raw_budget(self, budget_tokens: int) -> int:
+        """The most raw tokens that count as at most `budget_tokens`."""
         ...
 
 

@@ -12,9 +12,10 @@ and last from reservations that `system` and `user` cannot use. `output` never l
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
+from schemas.codes import PartName
 from worker.budget.layers import CONTENT_LAYERS, LENDING_ORDER, ContextBudget
 from worker.errors import BudgetTooSmall, PinsExceedWindow
 
@@ -43,7 +44,7 @@ class Overflow:
     `layer` is the first in lending order that holds more than its floor; None when no layer does.
     """
 
-    layer: str | None
+    layer: PartName | None
     missing_tokens: int
 
 
@@ -64,9 +65,11 @@ def plan_budget(
             raise BudgetTooSmall(
                 layer=layer, overage_tokens=fixed - requested.total, total_tokens=requested.total
             )
-    floors = {"system": system_tokens, "user": user_tokens}
+    floors: dict[PartName, int] = {"system": system_tokens, "user": user_tokens}
     layers = requested.as_layers()
-    deficits = {layer: max(0, tokens - layers[layer]) for layer, tokens in floors.items()}
+    deficits: dict[PartName, int] = {
+        layer: max(0, tokens - layers[layer]) for layer, tokens in floors.items()
+    }
     # The fixed texts fit, so this much can be found: see the sum above.
     _collect(layers, requested.available, overhead.total + sum(deficits.values()), floors=floors)
     for layer, tokens in deficits.items():
@@ -77,8 +80,8 @@ def plan_budget(
 def fit_floors(
     effective: ContextBudget,
     *,
-    floors: Mapping[str, int],
-    pins: Mapping[str, Iterable[str]],
+    floors: Mapping[PartName, int],
+    pins: Mapping[PartName, Iterable[str]],
     system_tokens: int,
     user_tokens: int,
 ) -> ContextBudget:
@@ -92,8 +95,10 @@ def fit_floors(
     if foreign:
         raise ValueError(f"only content layers hold pins, not {', '.join(foreign)}")
     layers = effective.as_layers()
-    deficits = {layer: max(0, tokens - layers[layer]) for layer, tokens in floors.items()}
-    protected = {**floors, "system": system_tokens, "user": user_tokens}
+    deficits: dict[PartName, int] = {
+        layer: max(0, tokens - layers[layer]) for layer, tokens in floors.items()
+    }
+    protected: dict[PartName, int] = {**floors, "system": system_tokens, "user": user_tokens}
     missing = _collect(layers, effective.available, sum(deficits.values()), floors=protected)
     if missing:
         raise PinsExceedWindow(pins=pins, overage_tokens=missing)
@@ -102,7 +107,7 @@ def fit_floors(
     return ContextBudget(total=effective.total, **layers)
 
 
-def flow_on(effective: ContextBudget, *, demands: Mapping[str, int]) -> ContextBudget:
+def flow_on(effective: ContextBudget, *, demands: Mapping[PartName, int]) -> ContextBudget:
     """Hand reservations that a content layer cannot use to those that want more than they have.
 
     `demands` are the tokens that each content layer could use; a layer that is not named wants none.
@@ -125,7 +130,7 @@ def flow_on(effective: ContextBudget, *, demands: Mapping[str, int]) -> ContextB
 
 
 def seal(
-    effective: ContextBudget, *, spent: Mapping[str, int], floors: Mapping[str, int]
+    effective: ContextBudget, *, spent: Mapping[PartName, int], floors: Mapping[PartName, int]
 ) -> ContextBudget | Overflow:
     """The budget under which every layer may spend what it has spent, or who must give way.
 
@@ -137,14 +142,16 @@ def seal(
     excess = {layer: tokens - layers[layer] for layer, tokens in spent.items() if tokens > layers[layer]}
     missing = _collect(layers, effective.available, sum(excess.values()), floors=spent)
     if missing:
-        able = (layer for layer in LENDING_ORDER if spent.get(layer, 0) > floors.get(layer, 0))
+        able: Iterator[PartName] = (
+            layer for layer in LENDING_ORDER if spent.get(layer, 0) > floors.get(layer, 0)
+        )
         return Overflow(layer=next(able, None), missing_tokens=missing)
     for layer, tokens in excess.items():
         layers[layer] += tokens
     return effective.with_layers(layers)
 
 
-def _collect(layers: dict[str, int], unreserved: int, tokens: int, *, floors: Mapping[str, int]) -> int:
+def _collect(layers: dict[str, int], unreserved: int, tokens: int, *, floors: Mapping[PartName, int]) -> int:
     """Take `tokens` from whoever can lend, lowering `layers`; what could not be found is returned."""
     missing = max(0, tokens - unreserved)
     for layer in (*LENDING_ORDER, "system", "user"):

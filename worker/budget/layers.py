@@ -16,10 +16,10 @@ LAYERS: Final[tuple[str, ...]] = codes.LAYERS
 PARTS: Final[tuple[str, ...]] = codes.PARTS
 """The ten slots that become text."""
 
-CONTENT_LAYERS: Final[tuple[str, ...]] = PARTS[1:-1]
+CONTENT_LAYERS: Final = codes.CONTENT_LAYERS
 """The eight slots that providers fill and that may be trimmed: all parts but `system` and `user`."""
 
-LENDING_ORDER: Final[tuple[str, ...]] = (
+LENDING_ORDER: Final[tuple[codes.PartName, ...]] = (
     "semantic",
     "ast",
     "artifacts",

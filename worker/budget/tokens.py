@@ -6,7 +6,7 @@ import threading
 from collections.abc import Sequence
 from decimal import Decimal
 from fractions import Fraction
-from typing import Final, Protocol
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,56 +15,12 @@ from worker.budget.file_counter import FileCounter
 from worker.budget.tiktoken_counter import TiktokenCounter
 from worker.budget.utf8 import byte_length
 from worker.budget.vocabulary import PACKAGED
+from worker.ports import TokenCounter
 
 _FILE_PREFIX: Final = "file:"
 
 _lock = threading.Lock()
 _counters: dict[tuple[str, Fraction], TokenCounter] = {}
-
-
-class TokenCounter(Protocol):
-    """Counts the tokens of text for one encoding. Stateless, safe from any thread.
-
-    A count is exact, or an upper bound; `is_exact` says which.
-    """
-
-    @property
-    def name(self) -> str:
-        """The encoding, as `counter_for` takes it."""
-        ...
-
-    @property
-    def exact(self) -> bool:
-        """Whether this counter is exact for all ordinary text."""
-        ...
-
-    def is_exact(self, text: str) -> bool:
-        """Whether `count(text)` is exact; if not, it is an upper bound. Much cheaper than counting."""
-        ...
-
-    def count(self, text: str) -> int:
-        """Tokens of `text`, exact or an upper bound."""
-        ...
-
-    def count_up_to(self, text: str, limit_tokens: int) -> int:
-        """`count(text)` if that is at most `limit_tokens`, else some number above the limit, soon."""
-        ...
-
-    def fits(self, text: str, budget_tokens: int) -> bool:
-        """Whether `count(text) <= budget_tokens`, found the cheapest way."""
-        ...
-
-    def token_ends(self, text: str) -> NDArray[np.int64]:
-        """UTF-8 byte offsets at which the raw tokens of one encoding of `text` end: `(n_tokens,)`."""
-        ...
-
-    def scale(self, raw_tokens: int) -> int:
-        """What a number of raw tokens counts as. Never decreasing."""
-        ...
-
-    def raw_budget(self, budget_tokens: int) -> int:
-        """The most raw tokens that count as at most `budget_tokens`."""
-        ...
 
 
 class BytesCounter:

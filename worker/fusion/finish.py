@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from itertools import accumulate
 
 from schemas.bundle import Message
 from schemas.codes import PARTS, PartName
 from worker.budget.allocation import Overflow, seal
 from worker.budget.layers import ContextBudget
-from worker.budget.tokens import ChargingCounter, charge_spans
+from worker.budget.tokens import TokenCounter, charge_spans
 from worker.errors import PinsExceedWindow
 from worker.fusion.packer import section_text
 from worker.fusion.protocols import PackedLayer
@@ -42,32 +43,35 @@ def join_and_seal(
     user: str,
     preamble: str,
     budget: ContextBudget,
+    floors: Mapping[PartName, int],
     packed: Mapping[PartName, PackedLayer],
     repack: Callable[[PartName, int], PackedLayer],
-    counter: ChargingCounter,
+    counter: TokenCounter,
 ) -> Sealed:
     """Join, count, and move or free tokens until every layer is within its reservation.
 
-    `budget` is the effective budget with the preamble already off its total; a preamble that turns out to
-    have nothing to introduce is given back. `repack(layer, budget_tokens)` packs a layer anew into less.
-    Raises PinsExceedWindow where nothing is left that may give way.
+    `budget` has the preamble off its total already; one that has nothing to introduce is not shown.
+    `floors` are the tokens that a layer's pins need. `repack(layer, budget_tokens)` packs a layer anew into
+    less. Raises PinsExceedWindow where nothing is left that may give way.
     """
-    shown = {layer: section for layer, section in packed.items() if section.placed}
+    shown: Mapping[PartName, PackedLayer] = {
+        layer: section for layer, section in packed.items() if section.placed
+    }
+    own: dict[PartName, str] = {"system": system, "user": user}
     while True:
-        parts = {layer: section_text(section.frame, section.placed) for layer, section in shown.items()}
-        parts = {layer: parts.get(layer, "") for layer in PARTS} | {"system": system, "user": user}
+        sections = {layer: section_text(section.frame, section.placed) for layer, section in shown.items()}
+        parts: dict[PartName, str] = {layer: own.get(layer) or sections.get(layer, "") for layer in PARTS}
         used_preamble = preamble if shown else ""
         charged, is_exact = _charge(parts, used_preamble, counter)
-        preamble_tokens = charged.pop(_PREAMBLE)
-        spent = {layer: charged[layer] for layer in PARTS}
-        outcome = seal(budget, spent)
+        spent: dict[PartName, int] = {layer: charged[layer] for layer in PARTS}
+        outcome = seal(budget, spent=spent, floors=floors)
         if isinstance(outcome, ContextBudget):
             return Sealed(
                 messages=_messages(parts, used_preamble),
                 parts=parts,
                 packed=shown,
                 preamble=used_preamble,
-                preamble_tokens=preamble_tokens,
+                preamble_tokens=charged[_PREAMBLE],
                 spent=spent,
                 budget=outcome,
                 is_exact=is_exact,
@@ -81,23 +85,35 @@ def _give_way(
     overflow: Overflow,
     repack: Callable[[PartName, int], PackedLayer],
 ) -> dict[PartName, PackedLayer]:
+    """The layers with the first lender packed into less; each round frees a token at least, so it ends."""
+    if overflow.layer is None:
+        pins = {layer: [p.fragment.node for p in section.placed] for layer, section in shown.items()}
+        raise PinsExceedWindow(pins=pins, overage_tokens=overflow.missing_tokens)
     layer = overflow.layer
-    before = shown[layer]
-    after = repack(layer, max(0, spent[layer] - overflow.tokens))
-    if [p.text for p in after.placed] == [p.text for p in before.placed]:
-        pins = {layer: [p.fragment.node for p in after.placed]}
-        raise PinsExceedWindow(pins=pins, overage_tokens=overflow.tokens)
-    kept = dict(shown) | {layer: after}
+    missing = overflow.missing_tokens
+    before = [p.text for p in shown[layer].placed]
+    while True:
+        # What was packed by the sum of parts may be smaller than the join says: take more until it gives.
+        after = repack(layer, max(0, spent[layer] - missing))
+        if [p.text for p in after.placed] != before or missing >= spent[layer]:
+            break
+        missing *= 2
+    kept: dict[PartName, PackedLayer] = {**shown, layer: after}
     return {name: section for name, section in kept.items() if section.placed}
 
 
 def _charge(
-    parts: Mapping[PartName, str], preamble: str, counter: ChargingCounter
+    parts: Mapping[PartName, str], preamble: str, counter: TokenCounter
 ) -> tuple[dict[str, int], bool]:
-    system, is_exact = charge_spans(counter, [("system", parts["system"])])
-    spans = [(_PREAMBLE, preamble), *((layer, parts[layer]) for layer in PARTS if layer != "system")]
-    user, is_user_exact = charge_spans(counter, spans)
-    return {**system, **user}, is_exact and is_user_exact
+    """Tokens by part, one encoding a message; and whether all of them are exact."""
+    user = [(_PREAMBLE, preamble), *((layer, parts[layer]) for layer in PARTS if layer != "system")]
+    charged = charge_spans(counter, parts["system"], [("system", len(parts["system"]))])
+    ends = accumulate(len(text) for _, text in user)
+    content = "".join(text for _, text in user)
+    charged |= charge_spans(
+        counter, content, [(name, end) for (name, _), end in zip(user, ends, strict=True)]
+    )
+    return charged, counter.is_exact(content) and counter.is_exact(parts["system"])
 
 
 def _messages(parts: Mapping[PartName, str], preamble: str) -> tuple[Message, ...]:

@@ -28,7 +28,7 @@ def section_text(frame: Frame, placed: Iterable[Placed]) -> str:
 def floor_placements(scored: Sequence[ScoredFragment], levels: DetailLevels) -> list[Placed]:
     """The pinned fragments at their floors, in packing order."""
     return [
-        _place(item, levels[item.fragment.key][-1])
+        place(item, levels[item.fragment.key][-1])
         for item in sorted(scored, key=lambda s: s.order_key)
         if item.fragment.is_pinned
     ]
@@ -51,7 +51,7 @@ class GreedyBudgetPacker:
         all was kept, the best one is, divisible or not. O(n log n), each rendering counted at most once.
         """
         ranked = sorted(scored_fragments, key=lambda s: s.order_key)
-        whole = [_place(item, detail_level_maps[item.fragment.key][0]) for item in ranked]
+        whole = [place(item, detail_level_maps[item.fragment.key][0]) for item in ranked]
         if _fits(budget, whole):
             return whole
         room = _Room(budget)
@@ -62,7 +62,7 @@ class GreedyBudgetPacker:
         for item in ranked:
             floor = kept.get(item.fragment.key)
             for rendering in detail_level_maps[item.fragment.key]:
-                placed = _place(item, rendering)
+                placed = place(item, rendering)
                 if floor is not None and placed.text == floor.text:
                     break
                 if room.offer(placed, instead_of=floor):
@@ -98,7 +98,8 @@ class GreedyBudgetPacker:
             )
 
 
-def _place(item: ScoredFragment, rendering: Rendering) -> Placed:
+def place(item: ScoredFragment, rendering: Rendering) -> Placed:
+    """The fragment shown as this rendering."""
     return Placed(fragment=item.fragment, score=item.score, depth=rendering.depth, text=rendering.text)
 
 

@@ -14,7 +14,7 @@ from worker.fusion.orchestration import (
     ProportionalBudgetAllocator,
 )
 from worker.fusion.orderer import DocumentOrderer
-from worker.fusion.packer import GreedyBudgetPacker, floor_placements, section_text
+from worker.fusion.packer import GreedyBudgetPacker, floor_placements, place, section_text
 from worker.fusion.preamble import ReadingPreamble
 from worker.fusion.protocols import (
     BackendSet,
@@ -91,6 +91,12 @@ class Candidates:
         floors = floor_placements(self.scored[layer], self.levels)
         ordered = DocumentOrderer().order(floors)
         return section_text(self.frames[layer], ordered) if floors else ""
+
+    def whole_section(self, layer: PartName) -> str:
+        """The layer's section with everything at its deepest; empty where it has no fragments."""
+        scored = self.scored[layer]
+        wholes = [place(item, self.levels[item.fragment.key][0]) for item in scored]
+        return section_text(self.frames[layer], DocumentOrderer().order(wholes)) if wholes else ""
 
     def pins(self, layer: PartName) -> list[str]:
         """The node ids of the layer's pins, in packing order."""
