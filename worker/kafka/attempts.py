@@ -67,7 +67,7 @@ class Attempts:
             except BaseException as error:  # noqa: BLE001  the record must not be lost, whatever the defect
                 defects += 1
                 # The kind and the place, without the message: it may quote the prompt.
-                _log.error(  # noqa: TRY400  see above
+                _log.error(
                     "record.handler_defect",
                     topic=record.topic,
                     partition=record.partition,
