@@ -1,0 +1,303 @@
+"""Dead letters: records that cannot succeed as they are, kept whole, with why, for whoever mends them.
+
+A dead letter carries the original key, body and headers byte for byte. In front of the original headers
+stands one block of its own, `context-dead-*`; readers take the first of each name, so nothing that a producer
+wrote can pose as one. A body or header without a value (null) is kept as an empty one. A body that the
+dead-letter topic will not take is left out, which `context-dead-cut` says with its size; the other headers
+name the record that still holds it.
+
+Reading goes from the first record of the topic to the last one that was there at the start, by a consumer
+without a group: looking changes nothing, and memory holds a batch at a time. A crash may leave one record
+twice in the topic, byte for byte; `redrive` publishes it once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Final
+
+from aiokafka import TopicPartition
+
+from schemas.wire import sha256_hex
+from worker.decoding import read_ids
+from worker.kafka.connection import KafkaConnection
+from worker.kafka.headers import GENERATION, Headers, read_headers
+from worker.kafka.records import InboundRecord, OutboundRecord
+from worker.kafka_clients import Producer, Record, started_producer, up_to_now, whole_topic
+from worker.outcomes import Refusal
+
+PREFIX: Final = "context-dead-"
+FIELDS: Final = (
+    "code",
+    "message",
+    "topic",
+    "partition",
+    "offset",
+    "timestamp",
+    "attempts",
+    "traceback",
+    "cut",
+)
+_NAMES: Final = frozenset(PREFIX + name for name in FIELDS)
+
+
+# --- Writing -----------------------------------------------------------------------------------------
+
+
+def dead_letter(
+    record: InboundRecord, refusal: Refusal, *, topic: str, is_cut: bool = False
+) -> OutboundRecord:
+    """The dead letter of one record, without its body where `is_cut`; equal arguments give equal bytes."""
+    body = record.value or b""
+    says: dict[str, str | None] = {
+        "code": refusal.code,
+        "message": refusal.message,
+        "topic": record.topic,
+        "partition": str(record.partition),
+        "offset": str(record.offset),
+        "timestamp": str(record.timestamp_ms),
+        "attempts": str(refusal.attempts),
+        "traceback": refusal.traceback,
+        "cut": str(len(body)) if is_cut else None,
+    }
+    block = tuple((PREFIX + name, text.encode()) for name in FIELDS if (text := says[name]) is not None)
+    return OutboundRecord(
+        topic=topic, key=record.key, value=b"" if is_cut else body, headers=(*block, *record.headers)
+    )
+
+
+# --- Reading -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeadLetter:
+    """One record of the dead-letter topic, taken apart again."""
+
+    id: str
+    """`partition:offset` in the dead-letter topic."""
+    code: str
+    message: str
+    topic: str
+    """Where the record came from; with `partition` and `offset`, which one it was."""
+    partition: int
+    offset: int
+    timestamp: datetime
+    """The original record's."""
+    attempts: int
+    traceback: str | None
+    is_cut: bool
+    """Whether the body had to be left out."""
+    key: bytes | None
+    value: bytes
+    headers: Headers
+    """The original ones."""
+    project_id: str | None
+    """Read from the body where it still shows it, else from the key."""
+    request_id: str | None
+    generation: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Selection:
+    """Which dead letters; what is absent selects all. Everything given must hold."""
+
+    code: str | None = None
+    project_id: str | None = None
+    topic: str | None = None
+    """The topic that the record came from."""
+    since: datetime | None = None
+    """The original record is not older."""
+    ids: frozenset[str] = field(default_factory=frozenset[str])
+
+    def holds(self, letter: DeadLetter) -> bool:
+        """Whether the letter is meant."""
+        return (
+            self.code in {None, letter.code}
+            and self.project_id in {None, letter.project_id}
+            and self.topic in {None, letter.topic}
+            and (self.since is None or letter.timestamp >= self.since)
+            and (not self.ids or letter.id in self.ids)
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeadLetterTopic:
+    """Where the dead letters lie, and how to get there."""
+
+    topic: str
+    connection: KafkaConnection
+
+
+async def read_dead_letters(
+    source: DeadLetterTopic,
+    selection: Selection = Selection(),  # noqa: B008 - a frozen value
+) -> AsyncIterator[DeadLetter]:
+    """The selected dead letters that are there now; partitions interleave, each in its own order.
+
+    Cost: one pass over the topic, whatever is selected. Raises TopicMissing or aiokafka's errors.
+    """
+    async with whole_topic(source.topic, source.connection.client_options()) as consumer:
+        async for record in up_to_now(consumer):
+            letter = parse_dead_letter(record)
+            if selection.holds(letter):
+                yield letter
+
+
+async def list_dead_letters(
+    source: DeadLetterTopic,
+    selection: Selection = Selection(),  # noqa: B008 - a frozen value
+) -> tuple[DeadLetter, ...]:
+    """The selected dead letters, the oldest original record first; ties by place in the topic."""
+    letters = [letter async for letter in read_dead_letters(source, selection)]
+    return tuple(sorted(letters, key=lambda letter: (letter.timestamp, _place(letter.id))))
+
+
+async def show_dead_letter(source: DeadLetterTopic, letter_id: str) -> DeadLetter | None:
+    """The dead letter with that id, read without a pass over the topic; None where there is none.
+
+    Raises ValueError where the id is not `partition:offset`.
+    """
+    partition, offset = _place(letter_id)
+    async with whole_topic(source.topic, source.connection.client_options()) as consumer:
+        place = TopicPartition(source.topic, partition)
+        if place not in consumer.assignment():
+            return None
+        first = (await consumer.beginning_offsets([place]))[place]
+        consumer.assign([place])
+        consumer.seek(place, max(offset, first))
+        async for record in up_to_now(consumer):
+            return parse_dead_letter(record) if record.offset == offset else None
+    return None
+
+
+def parse_dead_letter(record: Record) -> DeadLetter:
+    """Take a record apart. One that no worker wrote keeps its bytes and has the code `unreadable`."""
+    headers = [(name, value or b"") for name, value in record.headers]
+    says: dict[str, str] = {}
+    split = 0
+    for name, value in headers:
+        if name not in _NAMES or name in says:
+            break
+        says[name] = value.decode("utf-8", "replace")
+        split += 1
+    original = tuple(headers[split:])
+    request_id, project_id = read_ids(record.value)
+    return DeadLetter(
+        id=f"{record.partition}:{record.offset}",
+        code=says.get(PREFIX + "code", "unreadable"),
+        message=says.get(PREFIX + "message", ""),
+        topic=says.get(PREFIX + "topic", ""),
+        partition=_number(says.get(PREFIX + "partition")),
+        offset=_number(says.get(PREFIX + "offset")),
+        timestamp=_instant(_number(says.get(PREFIX + "timestamp"))),
+        attempts=_number(says.get(PREFIX + "attempts")),
+        traceback=says.get(PREFIX + "traceback"),
+        is_cut=PREFIX + "cut" in says,
+        key=record.key,
+        value=record.value or b"",
+        headers=original,
+        project_id=project_id or _project_of_key(record.key),
+        request_id=request_id,
+        generation=read_headers(original, allowed_reply_topics=frozenset()).generation,
+    )
+
+
+def _project_of_key(key: bytes | None) -> str | None:
+    return key.split(b"#", 1)[0].decode("utf-8", "replace") if key else None
+
+
+def _place(letter_id: str) -> tuple[int, int]:
+    partition, _, offset = letter_id.partition(":")
+    if not (partition.isdecimal() and offset.isdecimal()):
+        msg = f"{letter_id!r} is not `partition:offset`"
+        raise ValueError(msg)
+    return int(partition), int(offset)
+
+
+def _number(text: str | None) -> int:
+    return int(text) if text is not None and text.isdecimal() else -1
+
+
+def _instant(timestamp_ms: int) -> datetime:
+    return datetime.fromtimestamp(max(timestamp_ms, 0) / 1_000, UTC)
+
+
+# --- Redriving ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Redriven:
+    """What became of one selected dead letter."""
+
+    id: str
+    topic: str
+    generation: int
+    """The one that it was, or would be, published with."""
+    is_published: bool
+    skipped: str | None = None
+    """Why it must not be published, where that is so."""
+
+
+async def redrive(
+    source: DeadLetterTopic, selection: Selection, *, allowed_topics: frozenset[str], dry_run: bool
+) -> tuple[Redriven, ...]:
+    """Publish the original records again, each under a generation that has no outcome yet.
+
+    The generation is one above the highest among the dead letters of the same request, selected or not. Of
+    several selected letters of one request the last is published. `allowed_topics` are the topics that a
+    record may go back to. In order of the ids; a dry run says the same and publishes nothing. Every
+    publication was acknowledged by all in-sync replicas when this returns.
+    """
+    generations: dict[str, int] = {}
+    last: dict[str, tuple[int, int]] = {}
+    async for letter in read_dead_letters(source):
+        identity = _identity(letter)
+        generations[identity] = max(generations.get(identity, 0), letter.generation)
+        if selection.holds(letter) and _obstacle(letter, allowed_topics) is None:
+            last[identity] = max(last.get(identity, (0, 0)), _place(letter.id))
+    done: list[Redriven] = []
+    async with started_producer(source.connection.client_options()) as producer:
+        async for letter in read_dead_letters(source, selection):
+            identity = _identity(letter)
+            generation = generations.get(identity, letter.generation) + 1
+            skipped = _obstacle(letter, allowed_topics)
+            if skipped is None and last.get(identity) != _place(letter.id):
+                skipped = "another dead letter of the same request is newer"
+            is_published = skipped is None and not dry_run
+            if is_published:
+                await _publish(producer, letter, generation)
+            done.append(
+                Redriven(
+                    id=letter.id,
+                    topic=letter.topic,
+                    generation=generation,
+                    is_published=is_published,
+                    skipped=skipped,
+                )
+            )
+    return tuple(sorted(done, key=lambda item: _place(item.id)))
+
+
+def _obstacle(letter: DeadLetter, allowed_topics: frozenset[str]) -> str | None:
+    """Why a letter cannot be published, whatever else is selected."""
+    if letter.topic not in allowed_topics:
+        return f"records do not go back to {letter.topic!r}"
+    return "the dead letter does not hold the body" if letter.is_cut else None
+
+
+def _identity(letter: DeadLetter) -> str:
+    if letter.request_id is not None and letter.project_id is not None:
+        return f"{letter.project_id}\n{letter.request_id}"
+    return sha256_hex(letter.value)
+
+
+async def _publish(producer: Producer, letter: DeadLetter, generation: int) -> None:
+    kept = [(name, value) for name, value in letter.headers if name != GENERATION]
+    await producer.send_and_wait(
+        letter.topic,
+        key=letter.key,
+        value=letter.value,
+        headers=[(GENERATION, str(generation).encode()), *kept],
+    )

@@ -1,0 +1,156 @@
+"""One record as far as it could be read: ids, digest, request, and what already speaks against it."""
+
+from __future__ import annotations
+
+import asyncio
+import traceback
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+from schemas.wire import sha256_hex
+from worker.decoding import DecodedRequest, decode_request, is_heavy, read_ids
+from worker.errors import InternalError, Rejected
+from worker.kafka.headers import RequestHeaders
+from worker.kafka.records import InboundRecord
+from worker.ports import OutcomeKey, OutcomeRecord, Tombstone
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_LATEST_MS: Final = (datetime(9999, 12, 31, tzinfo=UTC) - _EPOCH) // timedelta(milliseconds=1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BodyLimits:
+    """What is decoded at all."""
+
+    max_bytes: int
+    max_depth: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Defect:
+    """An unexpected error, as a refusal with its traceback."""
+
+    refusal: InternalError
+    traceback: str
+    place: str
+    """File and line that raised it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Received:
+    """What a record yielded: `decoded`, or `refusal`, or both where the headers alone are refused."""
+
+    record: InboundRecord
+    headers: RequestHeaders
+    decoded: DecodedRequest | None
+    refusal: Rejected | None
+    """Why it is rejected, whatever assembling would say."""
+    traceback: str | None = None
+    """Where the refusal is a defect of ours."""
+    request_id: str | None
+    project_id: str | None
+
+    @property
+    def key(self) -> OutcomeKey | None:
+        """Under which its outcome is stored; None where an id is missing."""
+        if self.request_id is None or self.project_id is None:
+            return None
+        return OutcomeKey(
+            project_id=self.project_id, request_id=self.request_id, generation=self.headers.generation
+        )
+
+    @property
+    def reason(self) -> Rejected:
+        """The refusal of a record that has one. Raises ValueError for one that may be served."""
+        if self.refusal is None:
+            raise ValueError("the record is not refused")
+        return self.refusal
+
+    @property
+    def digest(self) -> str:
+        """What the request means; of a body that was not decoded, its bytes."""
+        return self.decoded.digest if self.decoded else self.body_digest
+
+    @property
+    def body_digest(self) -> str:
+        """SHA-256 of the body as it came."""
+        return sha256_hex(self.record.value or b"")
+
+    @property
+    def as_of(self) -> datetime:
+        """The instant that the request is about: its own, else the record's timestamp."""
+        asked = self.decoded.request.as_of if self.decoded else None
+        return asked or instant(self.record.timestamp_ms)
+
+    @property
+    def text(self) -> str:
+        """The message that it carries; empty where it was not decoded."""
+        return self.decoded.request.user_message if self.decoded else ""
+
+    def is_repeat_of(self, held: OutcomeRecord | Tombstone) -> bool:
+        """Whether a stored outcome is that of the same request.
+
+        An outcome bears the digest of the bytes where the attempt that stored it did not decode them.
+        """
+        return held.request_digest in {self.digest, self.body_digest}
+
+
+async def receive(record: InboundRecord, headers: RequestHeaders, limits: BodyLimits) -> Received:
+    """Decode the body, or read the ids of one that cannot be decoded. A heavy body is decoded in a thread.
+
+    A body that breaks a rule says so before a header that does.
+    """
+    try:
+        if is_heavy(record.value):
+            decoded = await asyncio.to_thread(_decode, record.value, limits)
+        else:
+            decoded = _decode(record.value, limits)
+    except Rejected as refusal:
+        return undecoded(record, headers, refusal)
+    except Exception as error:  # noqa: BLE001 - a defect of the decoder must not stop the partition
+        found = defect(error)
+        return undecoded(record, headers, found.refusal, trace_text=found.traceback)
+    return Received(
+        record=record,
+        headers=headers,
+        decoded=decoded,
+        refusal=headers.refusal,
+        request_id=decoded.request.request_id,
+        project_id=decoded.request.project_id,
+    )
+
+
+def undecoded(
+    record: InboundRecord, headers: RequestHeaders, refusal: Rejected, *, trace_text: str | None = None
+) -> Received:
+    """A record that is refused without a decoded body; its ids are searched for."""
+    request_id, project_id = read_ids(record.value)
+    return Received(
+        record=record,
+        headers=headers,
+        decoded=None,
+        refusal=refusal,
+        traceback=trace_text,
+        request_id=request_id,
+        project_id=project_id,
+    )
+
+
+def defect(error: BaseException) -> Defect:
+    """What an unexpected error becomes. The reply names its kind alone: its message may quote the prompt."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return Defect(
+        refusal=InternalError(f"internal error ({type(error).__name__})"),
+        traceback="".join(traceback.format_exception(error)),
+        place=f"{frames[-1].filename}:{frames[-1].lineno}" if frames else "unknown",
+    )
+
+
+def instant(timestamp_ms: int) -> datetime:
+    """A record's timestamp. Producers write what they like; what no calendar has is moved to its ends."""
+    return _EPOCH + timedelta(milliseconds=min(max(timestamp_ms, 0), _LATEST_MS))
+
+
+def _decode(body: bytes | None, limits: BodyLimits) -> DecodedRequest:
+    return decode_request(body, max_bytes=limits.max_bytes, max_depth=limits.max_depth)
