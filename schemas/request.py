@@ -24,7 +24,7 @@ from schemas.wire import (
     PositiveInt,
     ProjectId,
     Timestamp,
-    WireModel,
+    RequestModel,
     canonical_json,
     sha256_hex,
 )
@@ -34,7 +34,7 @@ NOT_IN_DIGEST: Final = frozenset({"request_id", "deadline_ms", "layer_timeouts_m
 """What may differ between two requests that mean the same."""
 
 
-class BudgetRequest(WireModel):
+class BudgetRequest(RequestModel):
     """The window and its shares; layers not named share the rest in proportion to the defaults."""
 
     total: PositiveInt | None = None
@@ -45,7 +45,7 @@ class BudgetRequest(WireModel):
     """What the caller adds to the prompt itself: tool schemas, conversation history."""
 
 
-class AssemblyRequest(WireModel):
+class AssemblyRequest(RequestModel):
     """One request for one prompt's context. All but five fields have a default."""
 
     schema_version: str = SCHEMA_VERSION

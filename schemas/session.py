@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final, cast
 from pydantic import BeforeValidator, Field, model_validator
 
 from schemas.codes import StepStatus
-from schemas.wire import Flag, OpaqueId, Timestamp, WireModel, canonical_json, derived_id, sha256_hex
+from schemas.wire import Flag, OpaqueId, Timestamp, RequestModel, canonical_json, derived_id, sha256_hex
 
 _WORDS_OF_STATUS: Final[dict[StepStatus, str]] = {
     "pending": "pending todo to_do open planned not_started",
@@ -33,7 +33,7 @@ def read_step_status(word: object) -> object:
 ReadStepStatus = Annotated[StepStatus, BeforeValidator(read_step_status)]
 
 
-class Step(WireModel):
+class Step(RequestModel):
     """One step of a plan or one task of a goal."""
 
     id: OpaqueId | None = None
@@ -53,7 +53,7 @@ class Step(WireModel):
     summary: str | None = None
 
 
-class Decision(WireModel):
+class Decision(RequestModel):
     """A decision made earlier; a bare string is its title."""
 
     id: OpaqueId = ""
@@ -67,7 +67,7 @@ class Decision(WireModel):
         return _with_id("d_", "title", data)
 
 
-class Blocker(WireModel):
+class Blocker(RequestModel):
     """Something that stops the work; a bare string is its text."""
 
     id: OpaqueId = ""
@@ -90,7 +90,7 @@ def _with_id(prefix: str, field: str, data: Any) -> Any:
     return cast("object", data)
 
 
-class ProjectState(WireModel):
+class ProjectState(RequestModel):
     """The project as a whole, one line of the mission block."""
 
     branch: str | None = None
@@ -100,14 +100,14 @@ class ProjectState(WireModel):
     active_session: str | int | None = None
 
 
-class Criterion(WireModel):
+class Criterion(RequestModel):
     """One acceptance criterion of the goal."""
 
     text: str
     met: Flag = False
 
 
-class Goal(WireModel):
+class Goal(RequestModel):
     """The active goal, its criteria, its tasks and what blocks it."""
 
     id: OpaqueId | None = None
@@ -119,7 +119,7 @@ class Goal(WireModel):
     blockers: tuple[Blocker, ...] = ()
 
 
-class WorkItem(WireModel):
+class WorkItem(RequestModel):
     """A deferred or pending piece of work."""
 
     id: OpaqueId | None = None
@@ -129,7 +129,7 @@ class WorkItem(WireModel):
     notes: str | None = None
 
 
-class HandoffData(WireModel):
+class HandoffData(RequestModel):
     """What the last session handed over."""
 
     decisions: tuple[Decision, ...] = ()
@@ -140,7 +140,7 @@ class HandoffData(WireModel):
     alerts: tuple[str, ...] = ()
 
 
-class SessionContext(WireModel):
+class SessionContext(RequestModel):
     """Everything the mission block is made from."""
 
     project: ProjectState = ProjectState()
@@ -149,7 +149,7 @@ class SessionContext(WireModel):
     handoff: HandoffData | None = None
 
 
-class Plan(WireModel):
+class Plan(RequestModel):
     """A plan given inline: its steps, or the text of a plan file."""
 
     plan_id: OpaqueId
@@ -166,7 +166,7 @@ class Plan(WireModel):
         return self
 
 
-class MemoryItem(WireModel):
+class MemoryItem(RequestModel):
     """One remembered fact; a newer fact about the same subject supersedes it."""
 
     id: OpaqueId
@@ -175,14 +175,14 @@ class MemoryItem(WireModel):
     occurred_at: Timestamp | None = None
 
 
-class Memory(WireModel):
+class Memory(RequestModel):
     """The thread's memory given inline."""
 
     summary: str | None = None
     items: tuple[MemoryItem, ...] = ()
 
 
-class Artifact(WireModel):
+class Artifact(RequestModel):
     """What an earlier stage produced. Foreign field names are accepted at this door."""
 
     id: OpaqueId
@@ -219,21 +219,21 @@ class Artifact(WireModel):
         return item
 
 
-class FailingTest(WireModel):
+class FailingTest(RequestModel):
     """A test that fails now."""
 
     id: OpaqueId
     message: str | None = None
 
 
-class WorkingSet(WireModel):
+class WorkingSet(RequestModel):
     """What is on the bench right now: both kinds are pinned."""
 
     current_diff: str | None = None
     failing_tests: tuple[FailingTest, ...] = ()
 
 
-class LegacyPayload(WireModel, extra="allow"):
+class LegacyPayload(RequestModel, extra="allow"):
     """The payload that older orchestrators send; fields this project does not read are kept as they are."""
 
     files_created: tuple[str, ...] = ()
@@ -243,14 +243,14 @@ class LegacyPayload(WireModel, extra="allow"):
     task_context: Any = None
 
 
-class ParentRef(WireModel):
+class ParentRef(RequestModel):
     """The stored bundle that this one starts from, and where its bodies stay whole."""
 
     request_id: OpaqueId
     focus: tuple[str, ...] = ()
 
 
-class After(WireModel):
+class After(RequestModel):
     """Read-your-writes: what must have been applied before the stores are read."""
 
     event_ids: tuple[OpaqueId, ...] = ()

@@ -34,9 +34,16 @@ class DecodeNotes:
 
 
 class WireModel(BaseModel):
-    """Frozen; unknown fields are ignored, and counted where the caller passes `DecodeNotes`."""
+    """Frozen; unknown fields are ignored."""
 
     model_config = ConfigDict(frozen=True, extra="ignore", allow_inf_nan=False, use_attribute_docstrings=True)
+
+
+class RequestModel(WireModel):
+    """What callers send: unknown fields are counted where the validation context is `DecodeNotes`.
+
+    A class of its own, since the hook costs a call for each object, and replies are made of many.
+    """
 
     @model_validator(mode="before")
     @classmethod

@@ -87,8 +87,6 @@ class _Plan:
     requested: ContextBudget
     effective: ContextBudget
     overhead: Overhead
-    system_tokens: int
-    user_tokens: int
     preamble: str
     fusion: FusionPipeline
 
@@ -169,7 +167,8 @@ class Assembler:
         with self._telemetry.step(SPAN_FUSE):
             texts += sum(len(f.renderings[0].text) for c in contributions.values() for f in c.fragments)
             finished = await _off_loop(texts, fuse, frame, plan, contributions)
-            bundle = seal_bundle(frame, plan, contributions, finished)
+            layers = layer_reports(plan, contributions, finished)
+            bundle = seal_bundle(frame, plan, layers, finished)
         fused = perf_counter()
 
         usage = UsageEvent(
@@ -189,7 +188,7 @@ class Assembler:
             reserved={layer: plan.requested.layer_budget(layer) for layer in LAYERS},
             statuses={
                 layer: LayerOutcome(status=report.status, reason=report.reason)
-                for layer, report in layer_reports(plan, contributions, finished).items()
+                for layer, report in layers.items()
             },
             timings_ms={
                 "analyse": _milliseconds(started, analysed),
@@ -259,8 +258,6 @@ def plan_request(frame: RequestFrame, scope: Scope, policy: ContentPolicy) -> _P
                 requested, overhead=overhead, system_tokens=system_tokens, user_tokens=user_tokens
             ),
             overhead=overhead,
-            system_tokens=system_tokens,
-            user_tokens=user_tokens,
             preamble=text,
             fusion=fusion,
         )
@@ -288,13 +285,15 @@ def fuse(frame: RequestFrame, plan: _Plan, contributions: Mapping[PartName, Laye
     floors: dict[PartName, int] = {
         layer: counter.count(text) for layer, text in floor_sections.items() if text
     }
-    effective = fit_floors(
-        plan.effective,
-        floors=floors,
-        pins={layer: candidates.pins(layer) for layer in floors},
-        system_tokens=plan.system_tokens,
-        user_tokens=plan.user_tokens,
-    )
+    effective = plan.effective
+    if any(tokens > effective.layer_budget(layer) for layer, tokens in floors.items()):
+        effective = fit_floors(
+            effective,
+            floors=floors,
+            pins={layer: candidates.pins(layer) for layer in floors},
+            system_tokens=counter.count(request.system_prompt),
+            user_tokens=counter.count(request.user_message),
+        )
     effective = _lend_idle(effective, candidates, counter)
 
     def pack(layer: PartName, budget_tokens: int) -> PackedLayer:
@@ -385,13 +384,12 @@ def _status(
 def seal_bundle(
     frame: RequestFrame,
     plan: _Plan,
-    contributions: Mapping[PartName, LayerContribution],
+    layers: dict[PartName, LayerReport],
     finished: _Finished,
 ) -> ContextBundle:
     """The bundle with the parts that the request asked to include."""
     request, sealed = frame.request, finished.sealed
     include = set(request.include)
-    layers = layer_reports(plan, contributions, finished)
     digest = context_hash(sealed.messages)
     is_degraded = any(report.status in _DEGRADED for report in layers.values())
     return ContextBundle(

@@ -148,7 +148,7 @@ class UnifiedContextAssembler:
             providers=providers,
             policy=self._policy,
             telemetry=telemetry,
-            abandonment=Abandonment(cap=1, telemetry=telemetry),
+            abandonment=Abandonment(cap=1),
             now=lambda: datetime.now(UTC),
             failpoints=Failpoints(),
         )

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from operator import attrgetter
 from types import MappingProxyType
 from typing import Final
 
@@ -18,6 +19,9 @@ PARTS: Final[tuple[str, ...]] = codes.PARTS
 
 CONTENT_LAYERS: Final = codes.CONTENT_LAYERS
 """The eight slots that providers fill and that may be trimmed: all parts but `system` and `user`."""
+
+_KNOWN: Final = frozenset(LAYERS)
+_reservations: Final[Callable[[object], tuple[int, ...]]] = attrgetter(*LAYERS)
 
 LENDING_ORDER: Final[tuple[codes.PartName, ...]] = (
     "semantic",
@@ -85,8 +89,8 @@ class ContextBudget:
 
     def __post_init__(self) -> None:
         """Refuse what cannot be honoured."""
-        negative = {name: tokens for name, tokens in self.as_layers().items() if tokens < 0}
-        if self.total < 0 or negative:
+        if self.total < 0 or min(_reservations(self)) < 0:
+            negative = {name: tokens for name, tokens in self.as_layers().items() if tokens < 0}
             raise ValueError(f"a budget is never negative: total {self.total}, layers {negative}")
         if self.reserved > self.total:
             raise ValueError(f"reservations of {self.reserved} tokens exceed the total of {self.total}")
@@ -94,7 +98,7 @@ class ContextBudget:
     @property
     def reserved(self) -> int:
         """Tokens of all reservations together."""
-        return sum(self.as_layers().values())
+        return sum(_reservations(self))
 
     @property
     def available(self) -> int:
@@ -103,12 +107,13 @@ class ContextBudget:
 
     def layer_budget(self, name: str) -> int:
         """The reservation of one layer, in tokens. Raises ValueError on an unknown name."""
-        _refuse_unknown((name,))
-        return self.as_layers()[name]
+        if name not in _KNOWN:
+            _refuse_unknown((name,))
+        return int(getattr(self, name))
 
     def as_layers(self) -> dict[str, int]:
         """All reservations by name, in the order of the joined prompt."""
-        return {name: int(getattr(self, name)) for name in LAYERS}
+        return dict(zip(LAYERS, _reservations(self), strict=True))
 
     def with_layers(self, layers: Mapping[str, int]) -> ContextBudget:
         """The same window with some reservations replaced.

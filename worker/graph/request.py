@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Final
@@ -22,6 +23,7 @@ TASK_WORDS: Final[Mapping[TaskType, tuple[str, ...]]] = {
 }
 """Words that speak for a task type, in the order in which types win a tie: the narrower word first."""
 
+_TASK_OF_WORD: Final = {word: task for task, words in TASK_WORDS.items() for word in words}
 _WORD = re.compile(r"[a-z]+")
 _SCANNED_CHARS: Final = 4_000
 
@@ -48,6 +50,6 @@ def classify_task(text: str) -> TaskType | None:
     """
     first_line = text.lstrip()[:_SCANNED_CHARS].split("\n", 1)[0]
     words = _WORD.findall(first_line.casefold())
-    votes = {task: sum(words.count(word) for word in table) for task, table in TASK_WORDS.items()}
-    best = max(votes.values())
-    return next((task for task, count in votes.items() if count == best), None) if best else None
+    votes = Counter(_TASK_OF_WORD[word] for word in words if word in _TASK_OF_WORD)
+    # The first of the table's types that has the most: a tie goes to the narrower word.
+    return max(TASK_WORDS, key=lambda task: votes[task]) if votes else None
