@@ -11,6 +11,10 @@ from typing import Any
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+from aiokafka.protocol.produce import ProduceRequest
+from aiokafka.record.default_records import (
+    _DefaultRecordBatchBuilderPy,  # pyright: ignore[reportPrivateUsage]  the C one refuses such headers
+)
 
 from worker.errors import StoreUnavailable
 from worker.kafka.app import ConsumerOptions, ExitCode, KafkaWorker, Route
@@ -51,6 +55,53 @@ async def send(bootstrap: str, topic: str, values: Iterable[bytes | None], **mor
     try:
         for value in values:
             await producer.send_and_wait(topic, value, **more)
+    finally:
+        await producer.stop()
+
+
+class _RawName(str):
+    """A header key that encodes to bytes which are no UTF-8."""
+
+    __slots__ = ("raw",)
+    raw: bytes
+
+    def encode(self, encoding: str = "utf-8", errors: str = "strict") -> bytes:
+        return self.raw
+
+
+def batch_of(
+    records: Iterable[tuple[bytes | None, bytes | None, Iterable[tuple[bytes, bytes | None]]]],
+    *,
+    codec: int = 0,
+    base_offset: int = 0,
+) -> bytes:
+    """A record batch as a careless client would write it: key, value and raw headers of each record."""
+    builder = _DefaultRecordBatchBuilderPy(2, codec, 0, -1, -1, 0, 1 << 24)
+    for index, (key, value, headers) in enumerate(records):
+        named: list[tuple[str, bytes | None]] = []
+        for name, header_value in headers:
+            raw = _RawName()
+            raw.raw = name
+            named.append((raw, header_value))
+        # aiokafka refuses to send neither key nor value, but the format knows it.
+        builder.append(index, 1_000, key, value, named)
+    batch = builder.build()
+    batch[:8] = base_offset.to_bytes(8, "big")  # not part of what the checksum covers
+    return bytes(batch)
+
+
+async def send_batch(bootstrap: str, topic: str, batch: bytes) -> None:
+    """Put a finished batch on partition 0, past every check of the client."""
+    producer: Any = AIOKafkaProducer(bootstrap_servers=bootstrap)
+    await producer.start()
+    try:
+        await producer.partitions_for(topic)
+        node = producer.client.cluster.leader_for_partition(TopicPartition(topic, 0))
+        request = ProduceRequest(
+            required_acks=-1, timeout=5_000, topics=[(topic, [(0, batch)])], transactional_id=None
+        )
+        response = await producer.client.send(node, request)
+        assert response.topics[0][1][0][1] == 0, response
     finally:
         await producer.stop()
 

@@ -12,10 +12,14 @@ from typing import Any, Final, Protocol
 import structlog
 from aiokafka import AIOKafkaProducer
 from aiokafka.errors import (
+    InvalidProducerEpoch,
+    InvalidProducerIdMapping,
     KafkaError,
-    KafkaTimeoutError,
     MessageSizeTooLargeError,
+    OutOfOrderSequenceNumber,
     ProducerClosed,
+    ProducerFenced,
+    UnknownProducerId,
 )
 
 from worker.errors import WorkerError
@@ -27,6 +31,16 @@ _log = structlog.get_logger(__name__)
 _FIRST_PAUSE_SECONDS: Final = 0.1
 _LONGEST_PAUSE_SECONDS: Final = 5.0
 _AWAY_AFTER_SECONDS: Final = 5.0
+
+# After these aiokafka's producer stays broken: it never takes back the sequence numbers of a refused batch,
+# so each later batch for the partition is out of order. A bare KafkaError says that its sender has ended.
+_BREAKING: Final = (
+    InvalidProducerEpoch,
+    InvalidProducerIdMapping,
+    OutOfOrderSequenceNumber,
+    ProducerFenced,
+    UnknownProducerId,
+)
 
 
 class RecordTooLarge(WorkerError):
@@ -188,10 +202,7 @@ class KafkaPublisher:
         if self._producer is None and isinstance(error, ProducerClosed):
             raise RuntimeError("the publisher was stopped") from error
         _log.warning("kafka.publish_failed", topic=record.topic, error=repr(error))
-        # A timeout and whatever Kafka calls retriable mend themselves. After anything else aiokafka's
-        # producer may stay broken for good: it never takes back the sequence numbers of a refused batch,
-        # so that each later batch for the partition is out of order.
-        if not error.retriable and not isinstance(error, KafkaTimeoutError):
+        if isinstance(error, _BREAKING) or type(error) is KafkaError:
             await self._replace(producer)
 
     async def _replace(self, broken: Producer) -> None:
