@@ -41,6 +41,9 @@ USAGE_LOG_VARIABLE: Final = "ORCHESTRATA_CONTEXT_USAGE_LOG"
 _DEFAULT_PATH: Final = Path("logs/context_usage.jsonl")
 _LOCK_SECONDS: Final = 2.0
 _LOCK_POLL_SECONDS: Final = 0.002
+_GATHER_SECONDS: Final = 0.02
+"""How long a worker's lines gather: one write takes 180 us of CPU, each further line in it 3 us."""
+
 _WRITE_BYTES: Final = 1024 * 1024
 _LINE_BYTES: Final = 16 * 1024 * 1024
 """Longer lines are nothing that this program wrote; they are skipped without being held in memory."""
@@ -143,7 +146,7 @@ class UsageLog:
                 self._is_drain_due = True
                 # Refused only while the interpreter shuts down, when the line stays where it is.
                 with suppress(RuntimeError):
-                    self._executor.submit(self._drain)
+                    self._executor.submit(self._drain_soon)
 
     async def flush(self) -> None:
         """Return when every line appended so far is in the file, or was reported as lost."""
@@ -167,6 +170,10 @@ class UsageLog:
             self._executor.shutdown(wait=False, cancel_futures=True)
         else:
             await asyncio.to_thread(self._executor.shutdown)
+
+    def _drain_soon(self) -> None:
+        time.sleep(_GATHER_SECONDS)
+        self._drain()
 
     def _drain(self) -> None:
         # Before the lines are taken: whoever appends from now on orders a drain of their own.
