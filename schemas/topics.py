@@ -1,0 +1,102 @@
+"""The declared topics: what they are called, how they are cut and kept, their keys, and what they carry.
+
+One table for everything that needs it: the worker creates the topics from it, and the AsyncAPI document
+describes them from it. Topics of parts that are not built yet are not in it, and so are not created.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from schemas.bundle import BundleRef, ContextBundle, Rejection
+from schemas.request import AssemblyRequest
+from schemas.usage import UsageEvent
+from schemas.wire import WireModel
+
+DEFAULT_PREFIX: Final = "context."
+
+_HOUR_MS: Final = 3_600_000
+_DAY_MS: Final = 24 * _HOUR_MS
+_MIB: Final = 1_048_576
+_HEADER_BYTES: Final = 65_536
+
+TopicRole = Literal["requests", "bundles", "usage", "dead-letters"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicSpec:
+    """One topic. All delete and none compact: the stores are the truth, topics only carry."""
+
+    role: TopicRole
+    """Its name without the prefix."""
+    partitions: int
+    retention_ms: int
+    max_message_bytes: int
+    key: str
+    """What the records are keyed by, for people."""
+    carries: tuple[type[WireModel], ...]
+    """Message types; empty where records are kept as they came."""
+    summary: str
+
+    def name(self, prefix: str = DEFAULT_PREFIX) -> str:
+        """Its name on a broker."""
+        return prefix + self.role
+
+    @property
+    def configs(self) -> dict[str, str]:
+        """Its configuration, in Kafka's own terms."""
+        return {
+            "cleanup.policy": "delete",
+            "max.message.bytes": str(self.max_message_bytes),
+            "retention.ms": str(self.retention_ms),
+            # Retention deletes whole segments: a day-long one would double what a 24-hour topic keeps.
+            "segment.ms": str(_HOUR_MS),
+        }
+
+
+TOPICS: Final = (
+    TopicSpec(
+        role="requests",
+        partitions=12,
+        retention_ms=_DAY_MS,
+        # A body over the worker's own limit should reach it, to be answered `too_large` and not to vanish.
+        max_message_bytes=10 * _MIB,
+        key="project_id, or project_id#thread_id for heavy projects",
+        carries=(AssemblyRequest,),
+        summary="Requests for one prompt's context each.",
+    ),
+    TopicSpec(
+        role="bundles",
+        partitions=12,
+        retention_ms=_DAY_MS,
+        max_message_bytes=_MIB,
+        key="the request's key",
+        carries=(ContextBundle, Rejection, BundleRef),
+        summary="The answer to each request, unless it named another reply topic.",
+    ),
+    TopicSpec(
+        role="usage",
+        partitions=12,
+        retention_ms=7 * _DAY_MS,
+        max_message_bytes=_MIB,
+        key="project_id",
+        carries=(UsageEvent,),
+        summary="What each outcome spent.",
+    ),
+    TopicSpec(
+        role="dead-letters",
+        partitions=3,
+        retention_ms=30 * _DAY_MS,
+        # Whatever fits the requests topic fits here, with the headers that say why it is here.
+        max_message_bytes=10 * _MIB + _HEADER_BYTES,
+        key="the original key",
+        carries=(),
+        summary="Records that cannot succeed as they are: original key, bytes and headers.",
+    ),
+)
+
+
+def topic_name(role: TopicRole, *, prefix: str = DEFAULT_PREFIX) -> str:
+    """The name of a declared topic on a broker."""
+    return prefix + role

@@ -1,0 +1,310 @@
+"""A small typed client: publish a request, await its bundle; follow the usage events.
+
+    async with ContextClient(["127.0.0.1:9092"]) as client:
+        answer = await client.assemble(request, timeout_seconds=10)
+        if isinstance(answer, Rejection):
+            ...
+
+Replies are matched by correlation id, a fresh one for each request, so many may be in flight and several
+clients may share a reply topic. The client reads that topic from where it ended when the client started, so
+no reply to its own requests can be missed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import urllib.error
+import urllib.request
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Final, Self, cast
+from uuid import uuid4
+
+from pydantic import ValidationError
+from pydantic_core import from_json
+
+from schemas.bundle import BundleRef, ContextBundle, Rejection
+from schemas.request import AssemblyRequest
+from schemas.topics import DEFAULT_PREFIX, topic_name
+from schemas.usage import UsageEvent
+from worker.kafka_clients import Consumer, Producer, Record, started_producer, whole_topic
+
+_CORRELATION_ID: Final = "correlation_id"
+_REPLY_TO: Final = "reply_to"
+_FETCH_SECONDS: Final = 30.0
+
+Reply = ContextBundle | BundleRef | Rejection
+
+
+class ClientError(Exception):
+    """The client could not do what it was asked."""
+
+
+class ReplyTimeout(ClientError, TimeoutError):
+    """No reply within the time. The request may still be answered: repeat it unchanged to get the answer."""
+
+
+class ClientClosed(ClientError):
+    """The client was closed, or its reader failed, while a reply was awaited."""
+
+
+class BundleNotFetched(ClientError):
+    """A reply named a bundle by reference, and the bundle could not be had."""
+
+
+class InvalidReply(ClientError):
+    """A reply bears the right correlation id and is no message of the contract."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Published:
+    """Where a record was stored."""
+
+    partition: int
+    offset: int
+
+
+class ContextClient:
+    """One caller. Use it as an async context manager; its methods may run concurrently."""
+
+    def __init__(
+        self,
+        bootstrap_servers: Sequence[str],
+        *,
+        topic_prefix: str = DEFAULT_PREFIX,
+        reply_topic: str | None = None,
+        http_url: str | None = None,
+        http_token: str | None = None,
+        security: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Nothing is connected yet.
+
+        `reply_topic` must be on the worker's allow-list; the bundles topic where absent. `http_url` is where
+        bundles by reference are fetched instead of the address that the reference names, which a worker
+        behind a proxy may not know; the token is sent there as it is. `security` are keyword arguments of
+        aiokafka's clients.
+        """
+        self._options = {"bootstrap_servers": list(bootstrap_servers), **(security or {})}
+        self._prefix = topic_prefix
+        self._bundles_topic = topic_name("bundles", prefix=topic_prefix)
+        self._reply_topic = reply_topic or self._bundles_topic
+        self._http_url = http_url
+        self._http_token = http_token
+        self._resources = AsyncExitStack()
+        self._producer: Producer | None = None
+        self._reader: asyncio.Task[None] | None = None
+        self._awaited: dict[bytes, asyncio.Future[bytes]] = {}
+
+    async def __aenter__(self) -> Self:
+        """Connect. Raises TopicMissing, or aiokafka's KafkaConnectionError where no broker answers."""
+        async with AsyncExitStack() as resources:
+            self._producer = await resources.enter_async_context(started_producer(self._options))
+            # Positioned before anything can be published, so that the first reply is not missed.
+            consumer = await resources.enter_async_context(
+                whole_topic(self._reply_topic, self._options, from_end=True)
+            )
+            self._reader = asyncio.create_task(self._read_replies(consumer))
+            resources.push_async_callback(self._stop_reading)
+            self._resources = resources.pop_all()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Disconnect; who still waits for a reply gets ClientClosed."""
+        self._producer = None
+        await self._resources.aclose()
+
+    # --- Requests --------------------------------------------------------------------------------
+
+    async def assemble(
+        self,
+        request: AssemblyRequest,
+        *,
+        timeout_seconds: float,
+        key: bytes | None = None,
+        headers: Sequence[tuple[str, bytes]] = (),
+    ) -> ContextBundle | Rejection:
+        """Publish `request` and await its answer; a bundle that came by reference is fetched.
+
+        `key` decides the partition; the project id where absent. Raises ReplyTimeout, BundleNotFetched,
+        InvalidReply, ClientClosed, or aiokafka's errors where the request could not be published.
+        """
+        body = request.model_dump_json(exclude_unset=True).encode()
+        key = request.project_id.encode() if key is None else key
+        try:
+            async with asyncio.timeout(timeout_seconds):
+                reply = _read_reply(await self.exchange_raw(body, key=key, headers=headers))
+                if isinstance(reply, BundleRef):
+                    reply = await self._follow(reply, timeout_seconds=timeout_seconds)
+        except TimeoutError:
+            msg = f"no reply to request {request.request_id!r} within {timeout_seconds} s"
+            raise ReplyTimeout(msg) from None
+        return reply
+
+    async def exchange_raw(
+        self, body: bytes, *, key: bytes | None = None, headers: Sequence[tuple[str, bytes]] = ()
+    ) -> bytes:
+        """Publish any bytes as a request and await the body of the reply, for ever if need be.
+
+        For load tests and for what no AssemblyRequest can express. `headers` go along, except that the
+        correlation id and, with a reply topic of one's own, `reply_to` are set by the client.
+        """
+        correlation_id = uuid4().hex.encode()
+        own = [(_CORRELATION_ID, correlation_id)]
+        if self._reply_topic != self._bundles_topic:
+            own.append((_REPLY_TO, self._reply_topic.encode()))
+        future: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        self._awaited[correlation_id] = future
+        try:
+            # Of a repeated header the first counts, so the client's own stand in front.
+            await self.publish_raw(body, key=key, headers=[*own, *headers])
+            return await future
+        finally:
+            del self._awaited[correlation_id]
+
+    async def publish_raw(
+        self,
+        body: bytes | None,
+        *,
+        key: bytes | None = None,
+        headers: Sequence[tuple[str, bytes]] = (),
+        topic: str | None = None,
+    ) -> Published:
+        """Publish bytes as they are, on the requests topic where none is named; await nothing but the broker.
+
+        Raises ClientClosed outside of the context, or aiokafka's errors.
+        """
+        if self._producer is None or self._reader is None or self._reader.done():
+            raise ClientClosed("the client is not running")
+        stored = await self._producer.send_and_wait(
+            topic or topic_name("requests", prefix=self._prefix), body, key, headers=headers
+        )
+        return Published(partition=stored.partition, offset=stored.offset)
+
+    # --- Replies ---------------------------------------------------------------------------------
+
+    async def _read_replies(self, consumer: Consumer) -> None:
+        try:
+            while True:
+                record = await consumer.getone()
+                future = self._awaited.get(_first_header(record, _CORRELATION_ID) or b"")
+                # A redelivered request is answered again, with the same bytes: the first answer will do.
+                if future is not None and not future.done():
+                    future.set_result(record.value or b"")
+        except Exception as error:  # noqa: BLE001 - whatever ends the reader must reach those who wait
+            self._fail_all(ClientClosed(f"reading replies failed: {error!r}"))
+
+    async def _stop_reading(self) -> None:
+        if self._reader is not None:
+            self._reader.cancel()
+            await asyncio.wait([self._reader])
+        self._fail_all(ClientClosed("the client was closed"))
+
+    def _fail_all(self, error: ClientClosed) -> None:
+        for future in self._awaited.values():
+            if not future.done():
+                future.set_exception(error)
+
+    async def _follow(self, reference: BundleRef, *, timeout_seconds: float) -> ContextBundle:
+        url = reference.url
+        if self._http_url is not None:
+            base = self._http_url.rstrip("/")
+            url = f"{base}/projects/{reference.project_id}/bundles/{reference.digest}"
+        body = await asyncio.to_thread(_fetch, url, self._http_token, min(timeout_seconds, _FETCH_SECONDS))
+        if hashlib.sha256(body).hexdigest() != reference.digest:
+            raise BundleNotFetched(f"{url} gave other bytes than the reference names")
+        return ContextBundle.model_validate_json(body)
+
+    # --- Usage -----------------------------------------------------------------------------------
+
+    async def usage_events(self, *, from_beginning: bool = False) -> UsageStream:
+        """The usage events that are published from now on, or all that the topic holds and then those.
+
+        Its place is fixed when this returns. Close it, or leave that to the client's own end. Raises
+        TopicMissing, or aiokafka's errors.
+        """
+        resources = AsyncExitStack()
+        consumer = await resources.enter_async_context(
+            whole_topic(topic_name("usage", prefix=self._prefix), self._options, from_end=not from_beginning)
+        )
+        self._resources.push_async_callback(resources.aclose)
+        return UsageStream(consumer, resources)
+
+
+class UsageStream:
+    """Usage events as they come, in order within a project; a repeated event comes once more."""
+
+    def __init__(self, consumer: Consumer, resources: AsyncExitStack) -> None:
+        """Read from `consumer`; closing gives `resources` back."""
+        self._consumer = consumer
+        self._resources = resources
+
+    def __aiter__(self) -> AsyncIterator[UsageEvent]:
+        """Itself."""
+        return self
+
+    async def __anext__(self) -> UsageEvent:
+        """The next event; waits for it. Raises InvalidReply for a record that is none, and goes on after."""
+        record = await self._consumer.getone()
+        try:
+            return UsageEvent.model_validate_json(record.value or b"")
+        except ValidationError as error:
+            place = f"{record.partition}:{record.offset}"
+            raise InvalidReply(f"usage record {place} is no usage event: {error}") from error
+
+    async def aclose(self) -> None:
+        """Disconnect; idempotent."""
+        await self._resources.aclose()
+
+
+_KINDS: Final[Mapping[str, type[Reply]]] = {
+    "bundle": ContextBundle,
+    "bundle_ref": BundleRef,
+    "rejection": Rejection,
+}
+
+
+def _read_reply(body: bytes) -> Reply:
+    try:
+        fields: object = from_json(body)
+        kind = cast("dict[str, object]", fields).get("kind") if isinstance(fields, dict) else None
+        model = _KINDS.get(str(kind))
+        if model is None:
+            msg = f"a reply of kind {kind!r} is not known here"
+            raise InvalidReply(msg)
+        return model.model_validate(fields)
+    except ValueError as error:
+        raise InvalidReply(f"the reply is no message of the contract: {error}") from error
+
+
+def _first_header(record: Record, name: str) -> bytes | None:
+    return next((value for key, value in record.headers if key == name), None)
+
+
+class _NoRedirects(urllib.request.HTTPRedirectHandler):
+    def redirect_request(self, *_: object, **__: object) -> None:
+        """Follow none: the token is meant for the address that was asked, and no other."""
+
+
+def _fetch(url: str, token: str | None, timeout_seconds: float) -> bytes:
+    if not url.startswith(("http://", "https://")):
+        raise BundleNotFetched(f"{url!r} is no HTTP address")
+    headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+    # No proxies either: a bundle lies within the same network, and the token is no proxy's business.
+    opener = urllib.request.build_opener(_NoRedirects, urllib.request.ProxyHandler({}))
+    request = urllib.request.Request(url, headers=headers)  # noqa: S310 - the scheme was checked above
+    try:
+        with opener.open(request, timeout=timeout_seconds) as response:
+            return response.read()
+    except urllib.error.HTTPError as error:
+        error.close()
+        raise BundleNotFetched(f"{url} answered {error.code}") from None
+    except OSError as error:
+        raise BundleNotFetched(f"{url} could not be fetched: {error}") from error
