@@ -39,6 +39,9 @@ class FakeConsumer:
     waiting: int = 0
     """Readers that wait for a record."""
     asked_for_fetches: int = 0
+    position_known: asyncio.Event | None = None
+    """Where set, `position` waits for it, as it does after a reset."""
+    waiting_for_position: int = 0
     _owned: set[TopicPartition] = field(default_factory=set[TopicPartition])
     _is_rebalancing: bool = False
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
@@ -108,6 +111,9 @@ class FakeConsumer:
         return self.stored.get(partition)
 
     async def position(self, partition: TopicPartition) -> int:
+        if self.position_known is not None:
+            self.waiting_for_position += 1
+            await self.position_known.wait()
         return self.positions[partition]
 
     async def end_offsets(self, partitions: list[TopicPartition]) -> Mapping[TopicPartition, int]:

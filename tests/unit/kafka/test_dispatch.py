@@ -234,6 +234,23 @@ async def test_a_position_is_not_committed_while_a_record_before_it_is_in_work()
         assert bench.committed() is None
 
 
+async def test_a_record_in_hand_is_not_committed_past_by_a_position_that_comes_late():
+    bench = Bench(max_in_flight=1)
+    bench.consumer.append(P1, b"occupies the slot")
+    async with bench.running(P0, P1):
+        await until(lambda: bench.begun)
+        bench.consumer.position_known = asyncio.Event()
+        await until(lambda: bench.consumer.waiting_for_position)
+        bench.consumer.append(P0, b"in hand")
+        await until(lambda: not bench.consumer.waiting)
+        bench.consumer.position_known.set()
+        await asyncio.sleep(0.05)
+        assert bench.committed() is None
+        bench.let_go(0, partition=1)
+        bench.let_go(0)
+        await until(lambda: bench.committed() == 1)
+
+
 @pytest.mark.parametrize("error", [CommitFailedError(), KafkaConnectionError()])
 async def test_a_commit_that_failed_is_made_good_by_the_next_one(error: KafkaError):
     bench = Bench()
@@ -347,6 +364,18 @@ async def test_records_that_arrive_before_the_partition_is_open_wait_for_its_sta
         bench.ledger.is_away = bench.store_is_away = False
         await until(lambda: bench.committed() == 1)
     assert bench.begun_offsets == [0]
+
+
+async def test_a_record_that_was_read_for_an_earlier_assignment_is_not_taken_into_a_later_one():
+    bench = Bench()
+    await bench.assignment.on_partitions_revoked(set())
+    asking = asyncio.create_task(bench.assignment.partition_of(P0))
+    await bench.turn()
+    await bench.assignment.on_partitions_revoked(set())
+    await bench.consumer.rebalance(bench.assignment, [P0])
+    assert await asyncio.wait_for(asking, 2) is None
+    assert await bench.assignment.partition_of(P0) is not None
+    await bench.assignment.leave(drain_seconds=0)
 
 
 async def test_opening_is_tried_again_where_the_broker_does_not_answer(monkeypatch: pytest.MonkeyPatch):
