@@ -8,7 +8,6 @@ counted, and capped: while a layer has as many of those as the cap allows, its s
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
@@ -47,20 +46,20 @@ class Abandonment:
     def __init__(self, *, cap: int) -> None:
         """Allow `cap` (at least 1) of them per layer."""
         self._cap = cap
-        self._running: Counter[PartName] = Counter()
+        self._running: dict[PartName, int] = {}
         self._tasks: set[_Task] = set()  # the event loop itself holds tasks only weakly
 
     def is_full(self, layer: PartName) -> bool:
         """Whether the layer's source must not be called now."""
-        return self._running[layer] >= self._cap
+        return self._running.get(layer, 0) >= self._cap
 
     def running(self, layer: PartName) -> int:
         """How many of the layer's calls still run."""
-        return self._running[layer]
+        return self._running.get(layer, 0)
 
     def leave(self, layer: PartName, task: _Task, telemetry: Telemetry) -> None:
         """Count a call that goes on without anybody waiting for it, until it ends by itself."""
-        self._running[layer] += 1
+        self._running[layer] = self.running(layer) + 1
         self._tasks.add(task)
         telemetry.abandoned.labels(layer).inc()
         telemetry.abandoned_now.inc()

@@ -3,7 +3,6 @@ from __future__ import annotations
 import asyncio
 import gc
 from collections.abc import Awaitable, Callable
-from datetime import UTC, datetime
 from itertools import permutations
 from typing import Any
 
@@ -11,42 +10,13 @@ import pytest
 import structlog
 
 from schemas.codes import PARTS, PartName
-from schemas.request import AssemblyRequest
+from tests.unit.providers.frames import BUDGET, SCOPE, frame
 from worker.errors import InvalidRequest, NotSupported, StoreUnavailable
-from worker.ports import LayerBudget, LayerContribution, RequestFrame, Scope, Subject
+from worker.ports import LayerBudget, LayerContribution, RequestFrame, Scope
 from worker.providers.gather import Abandonment, gather
 from worker.telemetry import Telemetry
 
-FRAME = RequestFrame(
-    request=AssemblyRequest(
-        request_id="r1", project_id="p", volk="smith", subject="implement", user_message="hello"
-    ),
-    subject=Subject(name="implement", inject=True, semantic=True, task_type="BUILD"),
-    task_type="BUILD",
-    as_of=datetime(2026, 1, 1, tzinfo=UTC),
-)
-SCOPE = Scope(project_id="p", thread_id=None)
-
-
-class OneTokenCounter:
-    """Every text is one token; what a source aims for plays no part here."""
-
-    name = "one"
-    exact = False
-
-    def count(self, text: str) -> int:
-        return 1
-
-    def count_up_to(self, text: str, limit_tokens: int) -> int:
-        return 1
-
-    def fits(self, text: str, budget_tokens: int) -> bool:
-        return budget_tokens >= 1
-
-
-BUDGETS: dict[PartName, LayerBudget] = {
-    layer: LayerBudget(tokens=100, counter=OneTokenCounter()) for layer in PARTS
-}
+BUDGETS: dict[PartName, LayerBudget] = dict.fromkeys(PARTS, BUDGET)
 
 
 class Source:
@@ -110,7 +80,7 @@ async def collect(
         "telemetry": Telemetry(),
         "abandonment": abandonment or Abandonment(cap=1),
     }
-    return await gather(sources, FRAME, SCOPE, BUDGETS, **(settings | options))
+    return await gather(sources, frame(), SCOPE, BUDGETS, **(settings | options))
 
 
 def failure(contributions: dict[PartName, LayerContribution], layer: PartName) -> tuple[str, str | None]:
