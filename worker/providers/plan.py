@@ -1,0 +1,275 @@
+"""The plan layer: a window on the plan around the current step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+from schemas.codes import PartName, StepStatus
+from schemas.session import Goal, Plan, SessionContext, Step
+from worker.ports import LayerBudget, LayerContribution, RequestFrame, Scope
+from worker.providers.contribution import ContributionBuilder, layer_text, no_content
+from worker.providers.offload import run_by_weight
+from worker.providers.text import LINE_CHARS, cut, first_sentence, fold
+
+HEADING: Final = "# PLAN WINDOW"
+MAX_LINES: Final = 25
+RECENT_STEPS: Final = 3
+NEXT_STEPS: Final = 2
+SENTENCE_CHARS: Final = 200
+
+_CLOSED: Final[frozenset[StepStatus]] = frozenset({"done", "skipped"})
+_NEVER_CURRENT: Final[frozenset[StepStatus]] = frozenset({"done", "skipped", "deferred"})
+_CURRENT, _STATEMENT, _PROGRESS, _RECENT, _NEXT, _LINKED = 1.0, 0.9, 0.85, 0.7, 0.6, 0.5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanWindow:
+    """Which steps are shown, as positions in document order, and how far the plan is.
+
+    `done`, `skipped` and `total` count the required steps that have no steps below them.
+    """
+
+    current: int | None
+    recent: tuple[int, ...]
+    linked: tuple[int, ...]
+    """Older done steps that the current one depends on, directly or through others."""
+    upcoming: tuple[int, ...]
+    done: int
+    skipped: int
+    total: int
+
+
+class PlanProvider:
+    """A plan, or the tasks of the goal, that stand inline in the request. The plan wins."""
+
+    layer: PartName = "plan"
+
+    async def provide(self, frame: RequestFrame, scope: Scope, budget: LayerBudget) -> LayerContribution:
+        """The plan window; `empty` without steps."""
+        del scope, budget  # inline state is the request's own, and its caps are in lines
+        request = frame.request
+        goal = request.session.goal if request.session is not None else None
+        if request.plan is None and goal is None:
+            return no_content(self.layer, "no_data")
+        return await run_by_weight(partial(build_plan, request.plan, goal), request.plan, goal)
+
+
+def render_plan_context(ctx_or_goal: SessionContext | Goal | Plan | None, max_lines: int = MAX_LINES) -> str:
+    """The plan window as text, at most `max_lines` lines.
+
+    Empty without a goal or steps, and where the cap leaves room for the heading alone. Above that the
+    current step stays in full whatever the cap.
+    """
+    match ctx_or_goal:
+        case Plan() as plan:
+            return layer_text(build_plan(plan, None, max_lines=max_lines))
+        case SessionContext(goal=goal) | (Goal() as goal):
+            return layer_text(build_plan(None, goal, max_lines=max_lines))
+        case None:
+            return ""
+
+
+def build_plan(plan: Plan | None, goal: Goal | None, *, max_lines: int = MAX_LINES) -> LayerContribution:
+    """The window as fragments. The steps and their pointer are the plan's, else those of the goal."""
+    if plan is not None:
+        steps, pointer, plan_id = plan.steps, plan.current_step, plan.plan_id
+    elif goal is not None:
+        steps, pointer, plan_id = goal.tasks, goal.current_step, goal.id or "goal"
+    else:
+        return no_content("plan", "no_data")
+    if not steps or max_lines <= 1:
+        return no_content("plan", "no_data")
+    window = plan_window(steps, pointer)
+    block = ContributionBuilder("plan", heading=HEADING, resource_type="plan")
+    root = f"plan://{plan_id}"
+    block.section("overview", partial(_write_overview, block, root, window, plan, goal))
+    block.section("current", partial(_write_current, block, root, steps, window))
+    block.section("recent", partial(_write_recent, block, root, steps, window))
+    block.section("upcoming", partial(_write_upcoming, block, root, steps, window))
+    return block.finish(max_lines=max_lines)
+
+
+def plan_window(steps: Sequence[Step], current_step: str | None) -> PlanWindow:
+    """The window on `steps`, which stand in document order. O(steps + dependencies).
+
+    The current step is found by scanning forward from the persisted one, or from the first that is marked
+    active where none is persisted, to the first that is not done. Deferred steps are never current. A scan
+    passes over optional steps, over steps with steps below them (those stand for it), and over what lies
+    below a closed step. Repeated ids mean the first; a parent counts where it stands above its child.
+    """
+    by_id = _first_of_each_id(steps)
+    tree = _Tree(steps, by_id)
+    open_ahead = [n for n, step in enumerate(steps) if tree.is_leaf(n) and _may_come_up(step, tree, n)]
+    current = _find_current(steps, tree, open_ahead, by_id.get(current_step or ""))
+    done = [n for n, step in enumerate(steps) if step.status == "done" and tree.is_leaf(n)]
+    recent = tuple(done[-RECENT_STEPS:])
+    required = [step for n, step in enumerate(steps) if tree.is_leaf(n) and not step.optional]
+    needed = set[int]() if current is None else _dependencies(steps, by_id, current)
+    return PlanWindow(
+        current=current,
+        recent=recent,
+        linked=tuple(n for n in sorted(needed) if steps[n].status == "done" and n not in recent),
+        upcoming=tuple([n for n in open_ahead if current is not None and n > current][:NEXT_STEPS]),
+        done=sum(step.status == "done" for step in required),
+        skipped=sum(step.status == "skipped" for step in required),
+        total=len(required),
+    )
+
+
+def _first_of_each_id(steps: Sequence[Step]) -> dict[str, int]:
+    by_id: dict[str, int] = {}
+    for number, step in enumerate(steps):
+        if step.id is not None:
+            by_id.setdefault(step.id, number)
+    return by_id
+
+
+class _Tree:
+    """Which steps have steps below them, and which lie below a closed one."""
+
+    def __init__(self, steps: Sequence[Step], by_id: Mapping[str, int]) -> None:
+        self._parents: set[int] = set()
+        self._below_closed: list[bool] = []
+        for number, step in enumerate(steps):
+            parent = by_id.get(step.parent) if step.parent is not None else None
+            if parent is None or parent >= number:
+                self._below_closed.append(False)
+                continue
+            self._parents.add(parent)
+            self._below_closed.append(self._below_closed[parent] or steps[parent].status in _CLOSED)
+
+    def is_leaf(self, number: int) -> bool:
+        return number not in self._parents
+
+    def is_below_closed(self, number: int) -> bool:
+        return self._below_closed[number]
+
+
+def _may_come_up(step: Step, tree: _Tree, number: int) -> bool:
+    return step.status not in _NEVER_CURRENT and not step.optional and not tree.is_below_closed(number)
+
+
+def _find_current(
+    steps: Sequence[Step], tree: _Tree, open_ahead: Sequence[int], named: int | None
+) -> int | None:
+    if named is None:
+        active = (n for n, step in enumerate(steps) if step.status == "active" and tree.is_leaf(n))
+        named = next((n for n in active if not tree.is_below_closed(n)), None)
+    if named is None:
+        return next(iter(open_ahead), None)
+    # A step that somebody named is taken even where a scan would pass over it as optional.
+    if tree.is_leaf(named) and steps[named].status not in _NEVER_CURRENT:
+        return named
+    return next((n for n in open_ahead if n > named), None)
+
+
+def _dependencies(steps: Sequence[Step], by_id: Mapping[str, int], start: int) -> set[int]:
+    """What `start` depends on, directly or through others; cycles end at what was seen."""
+    seen, waiting = {start}, [start]
+    while waiting:
+        for step_id in steps[waiting.pop()].depends_on:
+            number = by_id.get(step_id)
+            if number is not None and number not in seen:
+                seen.add(number)
+                waiting.append(number)
+    return seen - {start}
+
+
+def _write_overview(
+    block: ContributionBuilder, root: str, window: PlanWindow, plan: Plan | None, goal: Goal | None
+) -> None:
+    statement = fold(goal.statement) if goal is not None else ""
+    if statement:
+        line = f"Goal: {statement}"
+        block.add(root, line, brief=cut(line, max_chars=LINE_CHARS), relevance=_STATEMENT)
+    elif plan is not None:
+        path = f" ({fold(plan.path)})" if plan.path else ""
+        block.add(root, cut(f"Plan: {plan.plan_id}{path}", max_chars=LINE_CHARS), relevance=_STATEMENT)
+    if window.total:
+        skipped = f", {window.skipped} skipped" if window.skipped else ""
+        line = f"Progress: {window.done}/{window.total} done{skipped}"
+        block.add(f"{root}/progress", line, relevance=_PROGRESS)
+
+
+def _write_current(block: ContributionBuilder, root: str, steps: Sequence[Step], window: PlanWindow) -> None:
+    if window.current is None:
+        return
+    step = steps[window.current]
+    block.add(
+        _node(root, steps, window.current),
+        "\n".join(_whole_step(step)),
+        brief="\n".join(_step_floor(step)),
+        group="## Current step",
+        relevance=_CURRENT,
+        is_pinned=True,
+    )
+
+
+def _whole_step(step: Step) -> list[str]:
+    lines = [f"{_label(step)} ({step.status})"]
+    if step.goal:
+        lines.append(f"Goal: {fold(step.goal)}")
+    lines += _listed("Actions:", step.actions)
+    lines += _listed("Verification:", step.verify)
+    if step.expected:
+        lines.append(f"Expected: {fold(step.expected)}")
+    lines += (
+        f"{name}: {', '.join(fold(value) for value in values)}"
+        for name, values in (("Requirements", step.requirements), ("Files", step.files))
+        if values
+    )
+    return lines
+
+
+def _step_floor(step: Step) -> list[str]:
+    """Goal and actions, a line each; the title stands for a goal that is not given."""
+    lines = [f"{_label(step)} ({step.status})"]
+    if step.goal:
+        lines.append(f"Goal: {step.goal}")
+    lines += _listed("Actions:", step.actions)
+    return [cut(line, max_chars=LINE_CHARS) for line in lines]
+
+
+def _listed(heading: str, values: Iterable[str]) -> list[str]:
+    items = [f"- {folded}" for value in values if (folded := fold(value))]
+    return [heading, *items] if items else []
+
+
+def _write_recent(block: ContributionBuilder, root: str, steps: Sequence[Step], window: PlanWindow) -> None:
+    for numbers, group, relevance in (
+        (window.linked, "## Done earlier, needed now", _LINKED),
+        (window.recent, "## Recently done", _RECENT),
+    ):
+        shown = numbers[-MAX_LINES:]
+        block.leave_out(len(numbers) - len(shown))
+        for place, number in enumerate(shown):
+            block.add(
+                _node(root, steps, number),
+                f"- {_in_one_sentence(steps[number])}",
+                group=group,
+                relevance=relevance,
+                rank=len(shown) - place,  # the newest first
+            )
+
+
+def _write_upcoming(block: ContributionBuilder, root: str, steps: Sequence[Step], window: PlanWindow) -> None:
+    for number in window.upcoming:
+        line = cut(f"- {_label(steps[number])}", max_chars=LINE_CHARS)
+        block.add(_node(root, steps, number), line, group="## Next", relevance=_NEXT)
+
+
+def _in_one_sentence(step: Step) -> str:
+    label = cut(_label(step), max_chars=SENTENCE_CHARS)
+    sentence = first_sentence(step.summary or "", max_chars=SENTENCE_CHARS)
+    return f"{label}: {sentence}" if sentence else label
+
+
+def _label(step: Step) -> str:
+    return fold(step.title if step.id is None else f"{step.id} {step.title}")
+
+
+def _node(root: str, steps: Sequence[Step], number: int) -> str:
+    return f"{root}/{steps[number].id or number + 1}"
