@@ -1,0 +1,93 @@
+# `make` alone lists the targets.
+.DEFAULT_GOAL := help
+PYTHON ?= python3
+BIN := .venv/bin
+SERVICES := $(PYTHON) infra/services.py
+PYTEST := $(BIN)/pytest
+# Files run side by side, the tests of one file in order; long suites come first in the alphabet.
+PARALLEL := -n 2 --dist loadfile --no-loadscope-reorder
+SERVED := eval "$$($(SERVICES) env)"; $(PYTEST)
+export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
+
+# `check` names its steps in the order in which they are to run.
+.NOTPARALLEL:
+.PHONY: help setup demo run fmt lint types imports schemas schemas-check golden test test-unit \
+	test-integration test-e2e up down status bench check lock clean
+
+help:  ## list the targets
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "%-18s %s\n", $$1, $$2}' Makefile
+
+setup: .venv/.complete  ## create .venv with exactly the locked dependencies
+
+.venv/.complete: requirements.lock requirements-dev.lock pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed")'
+	@echo "installing the locked dependencies into .venv" >&2
+	@$(PYTHON) -m venv .venv
+	@$(BIN)/pip install --quiet --require-hashes -r requirements-dev.lock
+	@$(BIN)/pip install --quiet --no-deps --no-build-isolation -e .
+	@touch $@
+
+demo: setup  ## show the worker at its job: an embedded broker, a dozen requests, each outcome
+	@$(BIN)/python -m worker demo
+
+run: setup  ## run the worker until it is stopped
+	@$(BIN)/python -m worker run
+
+fmt: setup  ## format, and mend what can be mended
+	$(BIN)/ruff format
+	$(BIN)/ruff check --fix
+
+lint: setup  ## ruff: rules and format
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+
+types: setup  ## pyright, strict
+	$(BIN)/pyright
+
+imports: setup  ## import-linter: imports point one way
+	$(BIN)/lint-imports
+
+schemas: setup  ## export JSON Schema and AsyncAPI again
+	$(BIN)/python -m schemas.export
+
+schemas-check: setup  ## fail if the exported schemas are not those of the models
+	$(BIN)/python -m schemas.export --check
+
+golden: setup  ## write the golden files again; review the difference like code
+	$(PYTEST) tests/golden --update-golden
+
+test: setup  ## every test, on real services that are started for it
+	@$(SERVICES) run -- $(PYTEST) $(PARALLEL) -m "not bench"
+
+test-unit: setup  ## the tests that need nothing started
+	@$(PYTEST) $(PARALLEL) -m "not services and not bench"
+
+test-integration: setup  ## tests of the stores; needs `make up`
+	@$(SERVED) tests/integration tests/contract
+
+test-e2e: setup  ## the real worker on real Kafka; needs `make up`
+	@$(SERVED) tests/e2e
+
+up:  ## start Kafka, Neo4j and Redis, install what is missing
+	@$(SERVICES) up
+
+down:  ## end them and remove their data
+	@$(SERVICES) down
+
+status:  ## what runs, where, and its log
+	@$(SERVICES) status
+
+bench: setup  ## measure ratios within one run
+	@$(PYTEST) tests/bench -m bench -s
+
+check: lint types imports schemas-check test  ## what CI runs, in the same order
+
+lock:  ## resolve the dependencies anew (needs uv)
+	uv pip compile pyproject.toml --python-version 3.11 --universal --generate-hashes --no-header \
+		-o requirements.lock
+	uv pip compile pyproject.toml --group dev -c requirements.lock --python-version 3.11 --universal \
+		--generate-hashes --no-header -o requirements-dev.lock
+
+clean: down  ## remove what can be made again, the environment too
+	rm -rf .venv .pytest_cache .ruff_cache .hypothesis .import_linter_cache var dist
+	find . -name __pycache__ -prune -exec rm -rf {} +
