@@ -37,11 +37,15 @@ async def until(holds: Callable[[], Any], *, seconds: float = 20, what: str = ""
         await asyncio.sleep(0.01)
 
 
-async def create_topics(bootstrap: str, *topics: str, partitions: int = 1) -> None:
+async def create_topics(
+    bootstrap: str, *topics: str, partitions: int = 1, configs: dict[str, str] | None = None
+) -> None:
     admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
     await admin.start()
     try:
-        response: Any = await admin.create_topics([NewTopic(topic, partitions, 1) for topic in topics])
+        response: Any = await admin.create_topics(
+            [NewTopic(topic, partitions, 1, topic_configs=configs) for topic in topics]
+        )
         errors = {error[0]: error[1] for error in response.topic_errors if error[1] not in (0, 36)}
         assert not errors, errors
     finally:
@@ -133,6 +137,17 @@ async def committed(bootstrap: str, group: str, topic: str, partition: int = 0) 
         return None if offsets[tp].offset < 0 else offsets[tp].offset
     finally:
         await admin.close()
+
+
+async def until_committed(
+    bootstrap: str, group: str, topic: str, offset: int, *, partition: int = 0, seconds: float = 30
+) -> None:
+    """Return when the group has committed exactly this offset; fail at the deadline."""
+    clock = asyncio.get_running_loop().time
+    deadline = clock() + seconds
+    while (found := await committed(bootstrap, group, topic, partition)) != offset:
+        assert clock() < deadline, f"{topic}-{partition}: committed {found}, not {offset}"
+        await asyncio.sleep(0.05)
 
 
 @dataclass(kw_only=True)

@@ -15,8 +15,9 @@ from aiokafka.errors import CommitFailedError, IllegalStateError, KafkaError
 from worker.errors import StoreUnavailable
 from worker.kafka.admission import Slots
 from worker.kafka.outage import StoreGate
-from worker.kafka.partition import Consumer, Limits, Partition, PauseCause, RawRecord
+from worker.kafka.partition import Consumer, Limits, Partition, PauseCause
 from worker.kafka.quarantine import Quarantine
+from worker.kafka.undecodable import UndecodableBatch
 from worker.telemetry import Telemetry
 
 _log = structlog.get_logger(__name__)
@@ -34,8 +35,8 @@ class Shared:
     telemetry: Telemetry
     limits: Limits
     cluster_id: Callable[[], Awaitable[str]]
-    fetch_undecodable: Callable[[TopicPartition, int], Awaitable[RawRecord | None]]
-    """The first record at or behind an offset, if aiokafka cannot decode it."""
+    fetch_undecodable: Callable[[TopicPartition, int], Awaitable[UndecodableBatch | None]]
+    """The batch that holds the next record from an offset on, if aiokafka cannot decode it."""
     clock: Callable[[], float] = time.monotonic
 
 

@@ -110,8 +110,8 @@ class Dispatcher:
         await asyncio.sleep(_READ_PAUSE_SECONDS)
         return since
 
-    async def _take(self, record: RawRecord) -> None:
-        """Admit one record as soon as there is room, or leave it for later where its partition is paused."""
+    async def _take(self, record: RawRecord) -> bool:
+        """Admit one record as soon as there is room; False where its partition is paused or revoked."""
         assignment, slots = self.assignment, self._slots
         owner = await assignment.partition_of(TopicPartition(record.topic, record.partition))
         # Where it was revoked, the next owner starts from the commit, which is not past this record.
@@ -120,14 +120,15 @@ class Dispatcher:
                 # With a record in hand nobody asks for more, and after five minutes of that aiokafka
                 # leaves the group.
                 assignment.rewind(owner, record.offset)
-                return
+                return False
             if slots.try_take(self.topic):
                 self._start(owner, record)
-                return
+                return True
             await slots.changed()
+        return False
 
     async def _take_undecodable(self, consumer: Consumer) -> bool:
-        """Find the record that aiokafka cannot decode, and admit it; False where there is none.
+        """Find the batch that aiokafka cannot decode, and admit its records; False where there is none.
 
         A header key that is no UTF-8, which brokers accept, makes every read fail for ever.
         """
@@ -136,16 +137,16 @@ class Dispatcher:
             try:
                 async with asyncio.timeout(_POSITION_TIMEOUT_SECONDS):
                     position = await consumer.position(tp)
-                record = await self._shared.fetch_undecodable(tp, position)
+                batch = await self._shared.fetch_undecodable(tp, position)
             except (KafkaError, OSError, TimeoutError) as error:
                 _log.warning("consumer.read_failed", topic=self.topic, error=repr(error))
                 continue
-            if record is not None and self.assignment.owns(owner):
-                _log.warning(
-                    "record.undecodable", topic=tp.topic, partition=tp.partition, offset=record.offset
-                )
-                self.assignment.rewind(owner, record.offset + 1)
-                await self._take(record)
+            if batch is not None and self.assignment.owns(owner):
+                _log.warning("batch.undecodable", topic=tp.topic, partition=tp.partition, offset=position)
+                self.assignment.rewind(owner, batch.next_offset)
+                for record in batch.records:
+                    if not await self._take(record):
+                        break
                 return True
         return False
 

@@ -1,8 +1,9 @@
-"""Reading the one kind of record that aiokafka cannot decode.
+"""Reading the one kind of batch that aiokafka cannot decode.
 
 A header key that is no UTF-8 is against the protocol, but brokers store it, and aiokafka then fails on
-every read of the partition. So the batch is fetched once more and that record is taken apart here, after
-the record batch format of Kafka's protocol documentation (magic 2). Rare, so clarity beats speed.
+every read that meets its batch, also one from a later offset in it. So the batch is fetched once more and
+taken apart here, after the record batch format of Kafka's protocol documentation (magic 2). Rare, so
+clarity beats speed.
 """
 
 from __future__ import annotations
@@ -54,10 +55,18 @@ class UndecodableRecord:
     headers: tuple[tuple[str, bytes | None], ...]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UndecodableBatch:
+    """The records of one batch from a wanted offset on, and where the next batch may start."""
+
+    records: tuple[UndecodableRecord, ...]
+    next_offset: int
+
+
 async def fetch_undecodable(
     connection: KafkaConnection, topic_partition: TopicPartition, offset: int
-) -> UndecodableRecord | None:
-    """The first record at or behind `offset`, if aiokafka cannot decode it; else None.
+) -> UndecodableBatch | None:
+    """The batch that holds the next record from `offset` on, if aiokafka cannot decode it; else None.
 
     Opens a connection of its own for it. Raises KafkaError.
     """
@@ -83,69 +92,79 @@ async def fetch_undecodable(
 
 def first_undecodable(
     topic_partition: TopicPartition, batches: bytes, *, from_offset: int
-) -> UndecodableRecord | None:
-    """The first record from that offset on, if one of its header keys is no UTF-8; else None.
+) -> UndecodableBatch | None:
+    """The first batch with a record from that offset on, if a header key in it is no UTF-8; else None.
 
     `batches` may end in the middle of one. Raises CorruptRecordException.
     """
     try:
-        for offset, timestamp, key, value, raw_headers in _records(batches):
-            if offset < from_offset:
-                continue
-            if all(_is_utf8(name) for name, _ in raw_headers):
+        for next_offset, records in _batches(batches):
+            wanted = [record for record in records if record[0] >= from_offset]
+            if wanted and all(_is_utf8(name) for *_, headers in records for name, _ in headers):
                 return None
-            return UndecodableRecord(
-                topic=topic_partition.topic,
-                partition=topic_partition.partition,
-                offset=offset,
-                timestamp=timestamp,
-                key=key,
-                value=value,
-                headers=tuple((name.decode(errors="backslashreplace"), found) for name, found in raw_headers),
-            )
+            if wanted:
+                shown = tuple(_shown(topic_partition, record) for record in wanted)
+                return UndecodableBatch(records=shown, next_offset=next_offset)
     except (IndexError, struct.error) as error:
         raise CorruptRecordException(f"a batch of {topic_partition} ends early") from error
     return None
 
 
 _RawRecord = tuple[int, int, bytes | None, bytes | None, list[tuple[bytes, bytes | None]]]
+"""Offset, timestamp, key, value, headers."""
 
 
-def _records(batches: bytes) -> Iterator[_RawRecord]:
+def _batches(batches: bytes) -> Iterator[tuple[int, list[_RawRecord]]]:
+    """Each whole batch that carries records: the offset behind it, and the records."""
     at = 0
     while at + _BATCH.size <= len(batches):
-        base_offset, length, _, _, _, attributes, _, first_ms, last_ms, *_, count = _BATCH.unpack_from(
+        base, length, _, _, _, attributes, last_delta, first_ms, last_ms, *_, count = _BATCH.unpack_from(
             batches, at
         )
         end = at + _LENGTH_STARTS_AT + length
         if end > len(batches):
             return
         if not attributes & _CONTROL:
-            body = bytearray(_DECODERS[attributes & _CODEC](batches[at + _BATCH.size : end]))
-            reader = _Reader(body)
-            for _ in range(count):
-                offset_delta, time_delta, key, value, headers = reader.record()
-                timestamp = last_ms if attributes & _LOG_APPEND_TIME else first_ms + time_delta
-                yield base_offset + offset_delta, timestamp, key, value, headers
+            body = _DECODERS[attributes & _CODEC](batches[at + _BATCH.size : end])
+            # Where the broker stamps the records, all of a batch bear its last timestamp.
+            stamp = last_ms if attributes & _LOG_APPEND_TIME else None
+            reader = _Reader(bytearray(body), base_offset=base, base_ms=first_ms, stamp_ms=stamp)
+            yield base + last_delta + 1, [reader.record() for _ in range(count)]
         at = end
+
+
+def _shown(topic_partition: TopicPartition, record: _RawRecord) -> UndecodableRecord:
+    offset, timestamp, key, value, headers = record
+    return UndecodableRecord(
+        topic=topic_partition.topic,
+        partition=topic_partition.partition,
+        offset=offset,
+        timestamp=timestamp,
+        key=key,
+        value=value,
+        headers=tuple((name.decode(errors="backslashreplace"), found) for name, found in headers),
+    )
 
 
 class _Reader:
     """Takes the records of one decompressed batch apart, front to back."""
 
-    def __init__(self, body: bytearray) -> None:
+    def __init__(self, body: bytearray, *, base_offset: int, base_ms: int, stamp_ms: int | None) -> None:
         self._body = body
+        self._stamp_ms = stamp_ms
+        self._base_offset = base_offset
+        self._base_ms = base_ms
         self._at = 0
 
     def record(self) -> _RawRecord:
-        """Offset delta, timestamp delta, key, value, headers."""
+        """The next one. Raises IndexError where the body ends before it."""
         self._number()  # its length
         self._number()  # attributes, unused
-        time_delta = self._number()
-        offset_delta = self._number()
+        timestamp = self._base_ms + self._number()
+        offset = self._base_offset + self._number()
         key, value = self._bytes(), self._bytes()
         headers = [(self._bytes() or b"", self._bytes()) for _ in range(self._number())]
-        return offset_delta, time_delta, key, value, headers
+        return offset, timestamp if self._stamp_ms is None else self._stamp_ms, key, value, headers
 
     def _number(self) -> int:
         value, self._at = decode_varint(self._body, self._at)

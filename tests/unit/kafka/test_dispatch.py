@@ -19,9 +19,10 @@ from worker.kafka.attempts import Attempts
 from worker.kafka.dispatch import ConsumerBroken, Dispatcher
 from worker.kafka.health import FailureWindow
 from worker.kafka.outage import StoreGate
-from worker.kafka.partition import Limits, RawRecord
+from worker.kafka.partition import Limits
 from worker.kafka.quarantine import Quarantine
 from worker.kafka.records import Handled, InboundRecord
+from worker.kafka.undecodable import UndecodableBatch, UndecodableRecord
 from worker.ports import RecordRef
 from worker.telemetry import Telemetry
 
@@ -30,6 +31,18 @@ P0, P1 = TopicPartition("requests", 0), TopicPartition("requests", 1)
 
 def ref(tp: TopicPartition, offset: int) -> RecordRef:
     return RecordRef(scope="cluster", topic=tp.topic, partition=tp.partition, offset=offset)
+
+
+def undecodable(raw: Raw) -> UndecodableRecord:
+    return UndecodableRecord(
+        topic=raw.topic,
+        partition=raw.partition,
+        offset=raw.offset,
+        timestamp=raw.timestamp,
+        key=raw.key,
+        value=raw.value,
+        headers=raw.headers,
+    )
 
 
 class Bench:
@@ -80,10 +93,18 @@ class Bench:
             raise self.cluster_errors.pop()
         return "cluster"
 
-    async def fetch_undecodable(self, tp: TopicPartition, offset: int) -> RawRecord | None:
+    async def fetch_undecodable(self, tp: TopicPartition, offset: int) -> UndecodableBatch | None:
+        """Every batch of the fake log holds two records."""
         for record in self.consumer.log[tp]:
             if record.offset >= offset:
-                return record if (tp, record.offset) in self.consumer.undecodable else None
+                first = record.offset - record.offset % 2
+                batch = [one for one in self.consumer.log[tp] if first <= one.offset < first + 2]
+                if not any((tp, one.offset) in self.consumer.undecodable for one in batch):
+                    return None
+                return UndecodableBatch(
+                    records=tuple(undecodable(one) for one in batch if one.offset >= offset),
+                    next_offset=first + 2,
+                )
         return None
 
     async def probe(self) -> None:
@@ -507,15 +528,29 @@ async def test_work_that_was_cut_off_keeps_the_starts():
 # --- Reading fails -----------------------------------------------------------------------------------
 
 
-async def test_a_record_that_cannot_be_decoded_is_worked_on_and_holds_nobody_up():
-    bench = Bench()
+@pytest.mark.parametrize("poison", [0, 1, 2, 3])
+async def test_a_batch_that_cannot_be_decoded_is_worked_on_and_holds_nobody_up(poison: int):
+    bench = Bench(max_in_flight=2)
     bench.is_holding = False
-    bench.consumer.append(P0, b"a", b"poison", b"c")
-    bench.consumer.append(P1, b"d")
-    bench.consumer.undecodable.add((P0, 1))
+    bench.consumer.append(P0, b"a", b"b", b"c", b"d")
+    bench.consumer.append(P1, b"e")
+    bench.consumer.undecodable.add((P0, poison))
     async with bench.running(P0, P1):
-        await until(lambda: (bench.committed(P0), bench.committed(P1)) == (3, 1))
-    assert sorted(record.value or b"" for record in bench.begun) == [b"a", b"c", b"d", b"poison"]
+        await until(lambda: (bench.committed(P0), bench.committed(P1)) == (4, 1))
+    assert sorted(record.value or b"" for record in bench.begun) == [b"a", b"b", b"c", b"d", b"e"]
+
+
+async def test_a_batch_that_cannot_be_decoded_stops_at_the_cap_and_goes_on_in_its_middle():
+    bench = Bench(limits=Limits(commit_interval_seconds=0.01, uncommitted_span=1))
+    bench.consumer.append(P0, b"a", b"b", b"c")
+    bench.consumer.undecodable.add((P0, 0))
+    async with bench.running():
+        await until(lambda: len(bench.begun) == 1)
+        await bench.turn()
+        assert bench.begun_offsets == [0]
+        bench.let_go(0, 1, 2)
+        await until(lambda: bench.committed() == 3)
+    assert bench.ended == [0, 1, 2]
 
 
 async def test_reading_goes_on_after_errors_that_pass(monkeypatch: pytest.MonkeyPatch):
