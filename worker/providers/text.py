@@ -31,7 +31,7 @@ def cut(text: str, *, max_chars: int) -> str:
     Never splits a grapheme: one that does not fit whole is left out. Reads no more of the text than it
     needs, so a preview of ten megabytes costs what a preview of a page does.
     """
-    start = _fold_start(text, max_chars + 1)
+    start = fold(text) if len(text) <= max_chars else _fold_start(text, max_chars + 1)
     if len(start) <= max_chars:
         return start
     end = 0

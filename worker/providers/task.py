@@ -1,0 +1,128 @@
+"""The task layer: the caller's task context, the current diff and the failing tests."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, Final, cast
+
+from schemas.codes import PartName
+from schemas.session import FailingTest
+from worker.budget.utf8 import well_formed
+from worker.ports import LayerBudget, LayerContribution, RequestFrame, Scope
+from worker.providers.contribution import ContributionBuilder, no_content
+from worker.providers.diff import FileDiff, split_diff
+from worker.providers.offload import run_by_weight
+from worker.providers.text import LINE_CHARS, cut, fenced, first_line, fold
+
+HEADING: Final = "# TASK"
+_FAILING_TEST, _DIFF, _CONTEXT = 1.0, 0.95, 0.8
+_MAX_SAFE_INTEGER: Final = 2**53 - 1
+
+
+class TaskProvider:
+    """What the request says about the work at hand. The diff and the failing tests are pinned."""
+
+    layer: PartName = "task"
+
+    async def provide(self, frame: RequestFrame, scope: Scope, budget: LayerBudget) -> LayerContribution:
+        """Context, diff and tests; `empty` where none is given."""
+        del scope, budget  # inline state is the request's own; pins and one divisible text need no hint
+        working, context = frame.request.working, frame.request.payload.task_context
+        diff = working.current_diff if working is not None else None
+        tests = working.failing_tests if working is not None else ()
+        if context is None and diff is None and not tests:
+            return no_content(self.layer, "no_data")
+        return await run_by_weight(partial(build_task, context, diff, tests), context, diff, tests)
+
+
+def build_task(context: object, diff: str | None, tests: Sequence[FailingTest] = ()) -> LayerContribution:
+    """The three sections as fragments: the context is one, the diff one per file, the tests one each."""
+    block = ContributionBuilder("task", heading=HEADING, resource_type="task")
+    block.section("task_context", partial(_write_context, block, context))
+    block.section("current_diff", partial(_write_diff, block, diff or ""))
+    block.section("failing_tests", partial(_write_tests, block, tests))
+    return block.finish()
+
+
+def _write_context(block: ContributionBuilder, context: object) -> None:
+    text = context if isinstance(context, str) else _spell(context)
+    if text and not text.isspace():
+        block.add("task://context", text, group="## Task context", relevance=_CONTEXT, is_divisible=True)
+
+
+def _spell(value: object) -> str:
+    """A JSON value for reading: fenced, indented, keys sorted; a bare number or truth value as it is.
+
+    Two values that the canonical JSON form holds for equal are spelled alike. Empty for nothing.
+    """
+    if value is None or value in ({}, []):
+        return ""
+    text = json.dumps(_normal(value), ensure_ascii=False, indent=2, sort_keys=True, allow_nan=False)
+    return fenced(well_formed(text), info="json") if isinstance(value, dict | list | tuple) else text
+
+
+def _normal(value: object) -> object:
+    """The value with `1.0` as `1`, which JSON does not tell apart."""
+    if isinstance(value, dict):
+        return {key: _normal(item) for key, item in cast("dict[str, Any]", value).items()}
+    if isinstance(value, list | tuple):
+        return [_normal(item) for item in cast("list[Any]", value)]
+    if isinstance(value, float) and value.is_integer() and abs(value) <= _MAX_SAFE_INTEGER:
+        return int(value)
+    return value
+
+
+def _write_diff(block: ContributionBuilder, diff: str) -> None:
+    if not diff or diff.isspace():
+        return
+    diff = diff.rstrip("\r\n")
+    files = split_diff(diff)
+    for file in files:
+        block.add(
+            f"diff://{file.path}",
+            f"- {fold(file.stat)}\n{fenced(file.text, info='diff')}",
+            brief=_diff_floor(file),
+            group="## Current diff",
+            relevance=_DIFF,
+            is_pinned=True,
+            location=file.path,
+            metadata={"added": str(file.added), "removed": str(file.removed)},
+        )
+    if not files:
+        size = f"({diff.count(chr(10)) + 1} lines, {len(well_formed(diff).encode())} bytes)"
+        block.add(
+            "diff://current",
+            fenced(diff, info="diff"),
+            brief=f"- {first_line(diff, max_chars=LINE_CHARS)} {size}",
+            group="## Current diff",
+            relevance=_DIFF,
+            is_pinned=True,
+            is_divisible=True,
+        )
+
+
+def _diff_floor(file: FileDiff) -> str:
+    lines = [f"- {cut(file.stat, max_chars=LINE_CHARS)}"]
+    lines += (f"  {cut(hunk, max_chars=LINE_CHARS)}" for hunk in file.hunks)
+    return "\n".join(lines)
+
+
+def _write_tests(block: ContributionBuilder, tests: Sequence[FailingTest]) -> None:
+    for test in tests:
+        message = (test.message or "").strip("\r\n")
+        first = first_line(message, max_chars=LINE_CHARS)
+        floor = f"- {test.id}: {first}" if first else f"- {test.id}"
+        if "\n" in message:
+            whole = f"- {test.id}\n{fenced(message)}"
+        else:
+            whole = f"- {test.id}: {fold(message)}" if first else floor
+        block.add(
+            f"test://{test.id}",
+            whole,
+            brief=floor,
+            group="## Failing tests",
+            relevance=_FAILING_TEST,
+            is_pinned=True,
+        )
