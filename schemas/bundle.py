@@ -106,11 +106,13 @@ def context_hash(messages: tuple[Message, ...]) -> str:
 def to_wire(model: WireModel) -> bytes:
     """The one encoding of an outgoing model: compact UTF-8 JSON in field order.
 
-    Absent parts are left out; a field without a default is always written, as null where it is null.
+    Absent parts are left out, at any depth. A top-level field without a default is always written: where it
+    is null, as null behind the others.
     """
-    absent = {
+    written = model.model_dump_json(exclude_none=True)
+    nulls = [
         name
         for name, field in type(model).model_fields.items()
-        if getattr(model, name) is None and not field.is_required()
-    }
-    return model.model_dump_json(exclude=absent).encode()
+        if field.is_required() and getattr(model, name) is None
+    ]
+    return (written[:-1] + "".join(f',"{name}":null' for name in nulls) + "}").encode()

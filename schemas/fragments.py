@@ -69,14 +69,14 @@ class ContextPayload(WireModel):
 
     payload_id: OpaqueId
     """Derived from the context hash."""
-    plan_id: OpaqueId | None
+    plan_id: OpaqueId | None = None
     fragments: tuple[ContextFragment, ...]
     total_tokens: Count
     budget: FragmentBudget
     budget_used: Annotated[float, Field(ge=0, le=1)]
     strategies_used: tuple[str, ...]
     context_hash: Sha256Hex
-    preamble: str | None
+    preamble: str | None = None
     provenance_map: dict[str, tuple[FragmentProvenance, ...]]
     assembled_at: Timestamp
 

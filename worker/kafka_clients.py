@@ -18,6 +18,7 @@ from worker.errors import Unavailable
 Record = ConsumerRecord[bytes, bytes]
 
 _POLL_MS: Final = 500
+_FETCH_WAIT_MS: Final = 20
 
 
 class Consumer(Protocol):
@@ -52,7 +53,7 @@ class Producer(Protocol):
         value: bytes | None = None,
         key: bytes | None = None,
         *,
-        headers: Sequence[tuple[str, bytes]] | None = None,
+        headers: list[tuple[str, bytes]],
     ) -> RecordMetadata: ...
 
 
@@ -98,6 +99,9 @@ async def whole_topic(
             # For a broker that lost its records: who waits for a reply must not skip the first new ones.
             auto_offset_reset="earliest",
             isolation_level="read_committed",
+            # Kafka answers a waiting fetch when records come; the embedded broker often only half the
+            # longest wait later, which was 250 ms a reply.
+            fetch_max_wait_ms=_FETCH_WAIT_MS,
             **options,
         ),
     )

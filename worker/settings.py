@@ -99,11 +99,15 @@ class Kafka(_Group):
         default=None, description="Read at start instead of the password."
     )
     ssl_ca_file: Path | None = Field(default=None, description="CA certificates; the system's where absent.")
+    replication_factor: int = Field(
+        default=1, ge=1, description="Of topics that this worker creates: 3 on a cluster of three or more."
+    )
+    fetch_max_wait_ms: int = Field(default=100, gt=0, description="How long a fetch may wait for records.")
     max_in_flight: int = Field(default=64, gt=0, description="Records in work at once, all partitions.")
     span_cap: int = Field(
         default=1_000,
         gt=0,
-        description="A partition pauses at this distance between its first unfinished and last admitted record.",
+        description="A partition pauses at this distance from its first unfinished to its last admitted record.",
     )
     commit_seconds: float = Field(default=0.5, gt=0, description="Longest time between commits.")
     commit_records: int = Field(default=200, gt=0, description="Commit after this many finished records.")
@@ -112,7 +116,7 @@ class Kafka(_Group):
     )
     drain_seconds: float = Field(default=25.0, gt=0, description="How long SIGTERM waits for work in flight.")
     session_timeout_ms: int = Field(
-        default=30_000, gt=0, description="A worker silent for longer loses its partitions."
+        default=30_000, ge=1_000, description="A worker silent for longer loses its partitions."
     )
 
     @model_validator(mode="after")

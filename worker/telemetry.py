@@ -5,7 +5,7 @@ Labels are closed vocabularies (layers, codes, statuses, topics); ids and texts 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from time import perf_counter
 from typing import Final
@@ -109,7 +109,7 @@ class Telemetry:
         )
 
     @contextmanager
-    def step(self, name: str) -> Iterator[None]:
+    def step(self, name: str) -> Generator[None]:
         """One step of the path: its seconds in the histogram, and a span where the request is traced."""
         started = perf_counter()
         try:

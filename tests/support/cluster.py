@@ -138,7 +138,11 @@ class Topics:
     ) -> None:
         value = body if isinstance(body, bytes) else json.dumps(body).encode()
         await self._producer.send_and_wait(
-            self._mode.prefix + "requests", value, key=key.encode(), headers=list(headers), partition=partition
+            self._mode.prefix + "requests",
+            value,
+            key=key.encode(),
+            headers=list(headers),
+            partition=partition,
         )
 
     async def read_until(

@@ -11,6 +11,7 @@ from typing import Any
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+from aiokafka.errors import GroupCoordinatorNotAvailableError
 from aiokafka.protocol.produce import ProduceRequest
 from aiokafka.record.default_records import (
     _DefaultRecordBatchBuilderPy,  # pyright: ignore[reportPrivateUsage]  the C one refuses such headers
@@ -135,6 +136,8 @@ async def committed(bootstrap: str, group: str, topic: str, partition: int = 0) 
         tp = TopicPartition(topic, partition)
         offsets = await admin.list_consumer_group_offsets(group, partitions=[tp])
         return None if offsets[tp].offset < 0 else offsets[tp].offset
+    except GroupCoordinatorNotAvailableError:
+        return None  # a broker that was just started has not yet made the topic of the offsets
     finally:
         await admin.close()
 

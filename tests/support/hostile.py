@@ -27,7 +27,15 @@ SCRAPS = (
     "\ufffd",
     "Ünïcödé ß ŉ İ ",
 )
-SUBJECTS = ("implement", "fix_issues", "review_and_test", "design_review", "scope_review", "ux_design", "chat")
+SUBJECTS = (
+    "implement",
+    "fix_issues",
+    "review_and_test",
+    "design_review",
+    "scope_review",
+    "ux_design",
+    "chat",
+)
 MODELS = ("gpt-4o", "gpt-4-turbo", "gpt-3.5-turbo", "generic-8k", "claude")
 
 
@@ -53,7 +61,9 @@ def request(rng: random.Random, number: int) -> dict[str, Any]:
         body["budget"] = {"total": rng.choice([300, 700, 1_500, 4_000, 8_000])}
         if rng.random() < 0.4:
             body["budget"]["layers"] = {
-                rng.choice(["mission", "plan", "memory", "artifacts", "task", "output", "graph"]): rng.randint(0, 90)
+                rng.choice(
+                    ["mission", "plan", "memory", "artifacts", "task", "output", "graph"]
+                ): rng.randint(0, 90)
             }
         if rng.random() < 0.3:
             body["budget"]["client_overhead_tokens"] = rng.randint(0, 60)
@@ -69,7 +79,12 @@ def request(rng: random.Random, number: int) -> dict[str, Any]:
         }
     if rng.random() < 0.5:
         body["artifacts"] = [
-            {"stage": "design", "type": "note", "content": text(rng), "occurred_at": f"2026-01-0{n + 1}T00:00:00Z"}
+            {
+                "stage": "design",
+                "type": "note",
+                "content": text(rng),
+                "occurred_at": f"2026-01-0{n + 1}T00:00:00Z",
+            }
             for n in range(rng.randint(0, 5))
         ]
     if rng.random() < 0.5:

@@ -1,0 +1,352 @@
+"""The command line. Data goes to standard output, talk to standard error; errors are one line, exit code 1.
+
+Options come from `WORKER_…` environment variables (see `worker.settings`); the commands add what belongs
+to one call only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+from collections.abc import Coroutine
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Any, NoReturn, TypeVar
+
+import typer
+from pydantic import ValidationError
+from rich.console import Console
+
+from worker.errors import Rejected, Unavailable, WorkerError
+from worker.logs import configure_logs
+from worker.settings import Settings
+
+T = TypeVar("T")
+
+STUBBORN_SECONDS = 1.0
+
+app = typer.Typer(
+    name="context-worker",
+    help="The right context in every prompt: requests in on Kafka, one exact, budgeted bundle out.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="markdown",
+    pretty_exceptions_enable=False,
+)
+usage_app = typer.Typer(help="What bundles spent.", no_args_is_help=True)
+dead_letters_app = typer.Typer(help="Records that could not be worked on.", no_args_is_help=True)
+schema_app = typer.Typer(help="The wire contracts.", no_args_is_help=True)
+app.add_typer(usage_app, name="usage")
+app.add_typer(dead_letters_app, name="dead-letters")
+app.add_typer(schema_app, name="schema")
+
+talk = Console(stderr=True, highlight=False)
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
+
+
+def main() -> None:
+    """Run the command line; expected errors become one line and exit code 1."""
+    try:
+        app()
+    except (WorkerError, OSError, ValueError) as error:
+        fail(str(error))
+
+
+def fail(message: str) -> NoReturn:
+    """Say what is wrong in one line on standard error, and exit with 1."""
+    talk.print(f"context-worker: {message}", style="red", markup=False, soft_wrap=True)
+    raise SystemExit(1)
+
+
+def load_settings() -> Settings:
+    """The settings from the environment, or one clear line on what is wrong with them."""
+    try:
+        settings = Settings()
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        name = "WORKER_" + "__".join(str(part).upper() for part in first["loc"])
+        fail(f"{name}: {first['msg']}")
+    configure_logs(level=settings.log_level, log_format=settings.log_format)
+    return settings
+
+
+def run_async(work: Coroutine[Any, Any, int]) -> None:
+    """Run one coroutine as the whole command; its number is the exit code.
+
+    A source that swallows its cancellation would keep `asyncio.run` waiting for ever: what does not end
+    within a second of being cancelled ends with the process.
+    """
+    with asyncio.Runner() as runner:
+        code = runner.run(work)
+        if runner.run(_end_other_tasks()):
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(code)
+    if code:
+        raise typer.Exit(code)
+
+
+async def _end_other_tasks() -> bool:
+    """Cancel what still runs; whether something would not end."""
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in others:
+        task.cancel()
+    return bool(others and (await asyncio.wait(others, timeout=STUBBORN_SECONDS))[1])
+
+
+@app.command()
+def run(
+    embedded: Annotated[
+        bool,
+        typer.Option("--embedded", help="Start the embedded broker too; its records live in memory only."),
+    ] = False,
+    port: Annotated[
+        int | None, typer.Option(help="Port of the embedded broker; a free one where absent.")
+    ] = None,
+) -> None:
+    """Consume requests until stopped.
+
+    SIGTERM and SIGINT drain: nothing new is admitted, work in flight is finished and committed.
+
+    Example: `WORKER_KAFKA__BOOTSTRAP_SERVERS='["127.0.0.1:9092"]' context-worker run`
+    """
+    from worker.wiring import run_service  # noqa: PLC0415  # brokers and stores load only where they are used
+
+    if port is not None and not embedded:
+        fail("--port belongs to --embedded")
+    run_async(run_service(load_settings(), embedded=embedded, embedded_port=port))
+
+
+@app.command()
+def demo() -> None:
+    """Play the whole main job on the embedded broker, shown to a person.
+
+    Starts a broker and a worker, publishes a dozen requests about this project's own source, shows every
+    outcome and the usage totals, stops everything.
+    """
+    from worker.demo import run_demo  # noqa: PLC0415  # as above
+
+    configure_logs(level="error", log_format="console")
+    run_async(run_demo(Console(highlight=False)))
+
+
+@app.command()
+def assemble(
+    file: Annotated[str, typer.Argument(help="A request as JSON, or - for standard input.")],
+    text: Annotated[bool, typer.Option("--text", help="Print the prompt instead of the bundle.")] = False,
+    as_of: Annotated[
+        str | None, typer.Option(help="The instant to judge by, RFC 3339; the request's own, else now.")
+    ] = None,
+) -> None:
+    """Assemble one request without a broker: the bundle that the worker would publish, byte for byte.
+
+    Example: `context-worker assemble request.json --as-of 2026-01-02T03:04:05Z --text`
+    """
+    from worker.wiring import assemble_once  # noqa: PLC0415  # as above
+
+    body = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
+    try:
+        bundle = asyncio.run(assemble_once(load_settings(), body, as_of=_instant(as_of), say=_say))
+    except Rejected as error:
+        fail(f"{error.code}: {error.message}")
+    if text:
+        for message in bundle.messages or ():
+            sys.stdout.write(f"--- {message.role} ---\n{message.content}\n")
+    else:
+        from schemas.bundle import to_wire  # noqa: PLC0415  # as above
+
+        sys.stdout.buffer.write(to_wire(bundle) + b"\n")
+
+
+@app.command()
+def send(
+    file: Annotated[str, typer.Argument(help="A request as JSON, or - for standard input.")],
+    timeout_seconds: Annotated[
+        float, typer.Option("--timeout", help="How long to wait for the reply.")
+    ] = 30.0,
+) -> None:
+    """Publish one request as it is and print the reply as JSON: the exchange of an orchestrator.
+
+    Exit code 0 for a bundle, 2 for a rejection, 1 where no reply came.
+
+    Example: `echo '{"request_id": "r1", "project_id": "shop", "volk": "smith", "subject": "chat",
+    "user_message": "Hello"}' | context-worker send -`
+    """
+    from worker.wiring import send_once  # noqa: PLC0415  # as above
+
+    body = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
+    reply = asyncio.run(send_once(load_settings(), body, timeout_seconds=timeout_seconds))
+    sys.stdout.buffer.write(reply + b"\n")
+    if json.loads(reply).get("kind") == "rejection":
+        raise typer.Exit(2)
+
+
+@app.command()
+def doctor(as_json: AsJson = False) -> None:
+    """Check each dependency: reachable, which version, what is wrong, how to mend it.
+
+    Exits 1 where something that the present settings need does not work.
+    """
+    from worker.doctor import diagnose, show  # noqa: PLC0415  # as above
+
+    findings = asyncio.run(diagnose(load_settings()))
+    if as_json:
+        sys.stdout.write(json.dumps([finding.as_dict() for finding in findings], indent=2) + "\n")
+    else:
+        Console(highlight=False).print(show(findings))
+    if any(not finding.is_ok for finding in findings):
+        raise typer.Exit(1)
+
+
+@usage_app.command("report")
+def usage_report(
+    path: Annotated[
+        Path | None,
+        typer.Option(help="The log; else ORCHESTRATA_CONTEXT_USAGE_LOG, else logs/context_usage.jsonl."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Totals per layer, volk and subject from the usage log.
+
+    Example: `context-worker usage report --json | jq .per_layer`
+    """
+    from worker.usage.log import aggregate_usage, read_usage_records, usage_log_path  # noqa: PLC0415  # as above
+    from worker.usage.report import render_report, to_json  # noqa: PLC0415  # as above
+
+    source = path or usage_log_path()
+    if not source.exists():
+        fail(f"no usage log at {source}")
+    totals = aggregate_usage(read_usage_records(source))
+    if as_json:
+        sys.stdout.write(to_json(totals) + "\n")
+    else:
+        Console(highlight=False).print(render_report(totals))
+
+
+Code = Annotated[str | None, typer.Option(help="Only this rejection code.")]
+Project = Annotated[str | None, typer.Option(help="Only this project.")]
+Since = Annotated[str | None, typer.Option(help="Only records not older than this instant, RFC 3339.")]
+
+
+@dead_letters_app.command("list")
+def dead_letters_list(
+    code: Code = None, project: Project = None, since: Since = None, as_json: AsJson = False
+) -> None:
+    """List dead letters, oldest first in each partition; a letter's id is `partition:offset`.
+
+    Example: `context-worker dead-letters list --code invalid_json`
+    """
+    from worker.dead_letter_views import as_row, letter_table  # noqa: PLC0415  # as above
+    from worker.kafka.dead_letters import Selection, list_dead_letters  # noqa: PLC0415  # as above
+    from worker.wiring import dead_letter_topic  # noqa: PLC0415  # as above
+
+    selection = Selection(code=code, project_id=project, since=_instant(since))
+    letters = asyncio.run(_reaching(list_dead_letters(dead_letter_topic(load_settings()), selection)))
+    if as_json:
+        sys.stdout.write(json.dumps([as_row(letter) for letter in letters], indent=2) + "\n")
+    else:
+        Console(highlight=False).print(letter_table(letters))
+
+
+@dead_letters_app.command("show")
+def dead_letters_show(
+    letter_id: Annotated[str, typer.Argument(metavar="ID", help="`partition:offset`, as `list` prints it.")],
+    body: Annotated[bool, typer.Option("--body", help="Only the original bytes, as they are.")] = False,
+) -> None:
+    """Show one dead letter as JSON: why, from where, its headers, its body, its traceback."""
+    from worker.dead_letter_views import as_document  # noqa: PLC0415  # as above
+    from worker.kafka.dead_letters import show_dead_letter  # noqa: PLC0415  # as above
+    from worker.wiring import dead_letter_topic  # noqa: PLC0415  # as above
+
+    letter = asyncio.run(_reaching(show_dead_letter(dead_letter_topic(load_settings()), letter_id)))
+    if letter is None:
+        fail(f"no dead letter {letter_id!r}")
+    if body:
+        sys.stdout.buffer.write(letter.value)
+    else:
+        sys.stdout.write(json.dumps(as_document(letter), indent=2) + "\n")
+
+
+@dead_letters_app.command("redrive")
+def dead_letters_redrive(
+    ids: Annotated[
+        list[str] | None, typer.Argument(help="Which ones; all that the filters select where none.")
+    ] = None,
+    code: Code = None,
+    project: Project = None,
+    since: Since = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Publish nothing, say what would be.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Publish the original records again, each under a new generation, so that it gets a new outcome.
+
+    Example: `context-worker dead-letters redrive --code internal_error --dry-run`
+    """
+    from worker.dead_letter_views import redriven_table  # noqa: PLC0415  # as above
+    from worker.kafka.dead_letters import Selection, redrive  # noqa: PLC0415  # as above
+    from worker.wiring import dead_letter_topic, redrivable_topics  # noqa: PLC0415  # as above
+
+    settings = load_settings()
+    selection = Selection(code=code, project_id=project, since=_instant(since), ids=frozenset(ids or ()))
+    if not dry_run and not yes:
+        typer.confirm("Publish the selected records again?", abort=True, err=True)
+    done = asyncio.run(
+        _reaching(
+            redrive(
+                dead_letter_topic(settings),
+                selection,
+                allowed_topics=redrivable_topics(settings),
+                dry_run=dry_run,
+            )
+        )
+    )
+    if as_json:
+        sys.stdout.write(json.dumps([asdict(item) for item in done], indent=2) + "\n")
+    else:
+        Console(highlight=False).print(redriven_table(done, dry_run=dry_run))
+    if ids and len(done) < len(set(ids)):
+        fail(f"not found: {', '.join(sorted(set(ids) - {item.id for item in done}))}")
+
+
+async def _reaching(work: Coroutine[Any, Any, T]) -> T:
+    """Await work on the broker; its own errors become one line."""
+    from aiokafka.errors import KafkaError  # noqa: PLC0415  # as above
+
+    try:
+        return await work
+    except KafkaError as error:
+        raise Unavailable(f"the broker did not answer: {error}") from error
+
+
+@schema_app.command("export")
+def schema_export(
+    check: Annotated[
+        bool, typer.Option("--check", help="Write nothing; exit 1 where a file differs.")
+    ] = False,
+) -> None:
+    """Write JSON Schema and AsyncAPI documents of the wire contracts into `schemas/`."""
+    from schemas.export import export  # noqa: PLC0415  # as above
+
+    drifted = export(check=check)
+    for name in drifted:
+        talk.print(f"{'differs' if check else 'written'}: {name}", markup=False)
+    if check and drifted:
+        raise typer.Exit(1)
+
+
+def _instant(text: str | None) -> datetime | None:
+    if text is None:
+        return None
+    try:
+        value = datetime.fromisoformat(text)
+    except ValueError:
+        fail(f"--as-of {text!r} is not an RFC 3339 instant such as 2026-01-02T03:04:05Z")
+    return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
+
+
+def _say(line: str) -> None:
+    talk.print(line, markup=False)

@@ -1,0 +1,156 @@
+"""The whole main job on the embedded broker, shown to a person: each outcome, what was spent, and why."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from time import perf_counter
+from typing import Any, Final
+
+from rich.console import Console, Group, RenderableType
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+import worker
+from worker.client import ContextClient
+from worker.demo_requests import HANG_MARK, PROJECT, demo_requests
+from worker.kafka.embedded import embedded_broker
+from worker.settings import Content, Http, Kafka, Outcomes, Settings
+from worker.usage.log import aggregate_usage, read_usage_records
+from worker.usage.report import render_report
+from worker.wiring import embedded_settings, start_worker
+
+BAR_CELLS: Final = 24
+REPLY_SECONDS: Final = 20.0
+
+_STATUS_STYLE: Final = {
+    "ok": "green",
+    "trimmed": "yellow",
+    "empty": "dim",
+    "off": "dim",
+    "partial": "magenta",
+    "failed": "red",
+}
+
+
+async def run_demo(console: Console) -> int:
+    """Broker and worker up, a dozen requests through, all shown, all stopped; 0 where all is well."""
+    started = perf_counter()
+    root = Path(worker.__file__).parents[1]
+    with tempfile.TemporaryDirectory(prefix="context-demo-") as scratch:
+        home = Path(scratch)
+        console.print("[bold]starting[/] the embedded broker …", end=" ")
+        async with embedded_broker() as broker:
+            console.print(f"[green]up[/] at {broker.bootstrap_servers}")
+            settings = demo_settings(root, home, broker.bootstrap_servers)
+            console.print(
+                "[bold]starting[/] the worker (a new consumer group takes about three seconds) …", end=" "
+            )
+            async with start_worker(settings, usage_log=home / "usage.jsonl") as health_url:
+                console.print(f"[green]ready[/], health and metrics at {health_url}")
+                async with ContextClient([broker.bootstrap_servers]) as client:
+                    answered = await _play(console, client, root)
+            lines = list(read_usage_records(home / "usage.jsonl"))
+        console.print(Panel(render_report(aggregate_usage(lines)), title="usage totals", title_align="left"))
+    console.print(f"everything stopped; {answered} requests answered in {perf_counter() - started:.1f} s")
+    return 0
+
+
+def demo_settings(root: Path, home: Path, bootstrap: str) -> Settings:
+    """Everything on loopback and in a scratch directory; one source hangs for the request that says so."""
+    settings = Settings(
+        kafka=Kafka(group_id="context-demo"),
+        outcomes=Outcomes(sqlite_path=home / "outcomes.db"),
+        http=Http(port=0),
+        content=Content(roots={PROJECT: (root,)}),
+        failpoints=f"provider.memory=hang@{HANG_MARK}",
+    )
+    return embedded_settings(settings, bootstrap)
+
+
+async def _play(console: Console, client: ContextClient, root: Path) -> int:
+    first: bytes | None = None
+    requests = demo_requests(root)
+    for number, (note, body) in enumerate(requests, start=1):
+        title = f"{number}/{len(requests) + 1}  {note}"
+        began = perf_counter()
+        if isinstance(body, bytes):
+            reply = await _ask(client, body)
+        else:
+            request = {"request_id": f"demo-{number}", **body}
+            reply = await _ask(client, json.dumps(request).encode())
+            first = first or reply
+        seconds = perf_counter() - began
+        console.print(Panel(_outcome(json.loads(reply), body, seconds), title=title, title_align="left"))
+    again = await _ask(client, json.dumps({"request_id": "demo-1", **_first_request(requests)}).encode())
+    verdict = (
+        Text("the identical bundle, byte for byte", style="green")
+        if again == first
+        else Text("another bundle: this should never happen", style="bold red")
+    )
+    console.print(
+        Panel(
+            verdict,
+            title=f"{len(requests) + 1}/{len(requests) + 1}  the first request once more",
+            title_align="left",
+        )
+    )
+    if again != first:
+        raise AssertionError
+    return len(requests) + 1
+
+
+async def _ask(client: ContextClient, body: bytes) -> bytes:
+    async with asyncio.timeout(REPLY_SECONDS):
+        return await client.exchange_raw(body, key=PROJECT.encode())
+
+
+def _first_request(requests: list[tuple[str, dict[str, Any] | bytes]]) -> dict[str, Any]:
+    return next(body for _, body in requests if isinstance(body, dict))
+
+
+def _outcome(reply: Mapping[str, Any], body: Mapping[str, Any] | bytes, seconds: float) -> RenderableType:
+    if reply["kind"] == "rejection":
+        return Group(
+            Text.assemble(
+                ("rejected  ", "bold red"), (str(reply["code"]), "bold"), f"   {seconds * 1e3:.0f} ms"
+            ),
+            Text(str(reply["message"])),
+        )
+    usage = reply["usage"]
+    asked: Mapping[str, Any] = {} if isinstance(body, bytes) else body
+    head = Text.assemble(
+        (str(reply["status"]), "bold green" if reply["status"] == "complete" else "bold yellow"),
+        f"   {asked.get('volk')} · {asked.get('subject')} → {reply['task_type']} · "
+        f"{asked.get('model', 'default model')}   {seconds * 1e3:.0f} ms\n",
+        f"{usage['spent']:,} of {usage['total']:,} tokens"
+        f" + overhead {sum(usage['overhead'].values())}"
+        f" {'(exact)' if usage['exact'] else '(upper bound)'}",
+    )
+    return Group(head, _layers(reply["layers"]))
+
+
+def _layers(layers: Mapping[str, Mapping[str, Any]]) -> Table:
+    table = Table(box=None, pad_edge=False, show_header=False)
+    widest = max(report["budget_tokens"] for report in layers.values())
+    for name, report in layers.items():
+        style = _STATUS_STYLE[report["status"]]
+        table.add_row(
+            name,
+            _bar(report["tokens"], report["budget_tokens"], widest, style),
+            f"{report['tokens']:,} / {report['budget_tokens']:,}",
+            Text(report["status"], style=style),
+            Text(report.get("reason") or "", style="dim"),
+        )
+    return table
+
+
+def _bar(spent: int, budget: int, widest: int, style: str) -> Text:
+    """Reserved as a light bar, spent as a solid one within it, all layers on one scale."""
+    reserved_cells = max(1, round(BAR_CELLS * budget / widest)) if budget else 0
+    spent_cells = min(reserved_cells, max(1, round(BAR_CELLS * spent / widest))) if spent else 0
+    return Text.assemble(("█" * spent_cells, style), ("░" * (reserved_cells - spent_cells), "dim"))

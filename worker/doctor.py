@@ -1,0 +1,196 @@
+"""What the present settings need, whether it works, and how to mend what does not."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import platform
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import asdict, dataclass
+from importlib.metadata import version
+from pathlib import Path
+
+from rich.table import Table
+
+from worker.budget.tokens import counter_for
+from worker.errors import StoreUnavailable, Unavailable
+from worker.settings import Settings
+from worker.usage.log import usage_log_path
+
+CHECK_SECONDS = 5.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One dependency: what was found, and what to do where that is not good."""
+
+    name: str
+    is_ok: bool
+    found: str
+    mend: str = ""
+
+    def as_dict(self) -> dict[str, object]:
+        """For `--json`."""
+        return asdict(self)
+
+
+async def diagnose(settings: Settings) -> list[Finding]:
+    """Check everything at once, each within five seconds, and report in a fixed order."""
+    checks: Sequence[Callable[[Settings], Awaitable[list[Finding]]]] = (
+        _python,
+        _tokenizers,
+        _broker,
+        _outcome_store,
+        _source_roots,
+        _usage_log,
+        _drills,
+    )
+    found = await asyncio.gather(*(_within(check, settings) for check in checks))
+    return [finding for findings in found for finding in findings]
+
+
+def show(findings: Sequence[Finding]) -> Table:
+    """A table for a person."""
+    table = Table(box=None, pad_edge=False, show_header=False)
+    for finding in findings:
+        mark = "[green]ok[/]" if finding.is_ok else "[red]wrong[/]"
+        table.add_row(mark, finding.name, finding.found)
+        if finding.mend:
+            table.add_row("", "", f"[yellow]mend:[/] {finding.mend}")
+    return table
+
+
+async def _within(check: Callable[[Settings], Awaitable[list[Finding]]], settings: Settings) -> list[Finding]:
+    name = check.__name__.strip("_").replace("_", " ")
+    try:
+        async with asyncio.timeout(CHECK_SECONDS):
+            return await check(settings)
+    except TimeoutError:
+        return [Finding(name=name, is_ok=False, found=f"no answer within {CHECK_SECONDS:.0f} s")]
+
+
+async def _python(settings: Settings) -> list[Finding]:
+    del settings
+    return [
+        Finding(
+            name="python",
+            is_ok=True,
+            found=f"{platform.python_version()}, context-worker {version('context-worker')}",
+        )
+    ]
+
+
+def _count_sample(encoding: str) -> int:
+    return counter_for(encoding).count("context worker")
+
+
+async def _tokenizers(settings: Settings) -> list[Finding]:
+    findings: list[Finding] = []
+    for encoding in dict.fromkeys(row.encoding for row in settings.content.models.values()):
+        try:
+            tokens = await asyncio.to_thread(_count_sample, encoding)
+        except (OSError, ValueError) as error:
+            findings.append(
+                Finding(
+                    name=f"tokenizer {encoding}",
+                    is_ok=False,
+                    found=str(error),
+                    mend="reinstall the packages (make setup), or correct content.models",
+                )
+            )
+        else:
+            findings.append(
+                Finding(
+                    name=f"tokenizer {encoding}", is_ok=True, found=f"'context worker' is {tokens} tokens"
+                )
+            )
+    return findings
+
+
+async def _broker(settings: Settings) -> list[Finding]:
+    from worker.wiring import broker_version  # noqa: PLC0415  # doctor must start where a part is broken
+
+    servers = ", ".join(settings.kafka.bootstrap_servers)
+    try:
+        found = await broker_version(settings)
+    except Unavailable as error:
+        return [
+            Finding(
+                name="broker",
+                is_ok=False,
+                found=str(error),
+                mend=f"start Kafka at {servers}, set WORKER_KAFKA__BOOTSTRAP_SERVERS, or use run --embedded",
+            )
+        ]
+    return [Finding(name="broker", is_ok=True, found=f"{servers}: {found}")]
+
+
+async def _outcome_store(settings: Settings) -> list[Finding]:
+    from worker.wiring import build_store  # noqa: PLC0415  # as above
+
+    outcomes = settings.outcomes
+    where = str(outcomes.sqlite_path) if outcomes.store == "sqlite" else str(outcomes.redis_url)
+    store = build_store(settings)
+    try:
+        await store.check()
+    except StoreUnavailable as error:
+        mend = (
+            f"make {outcomes.sqlite_path.parent} writable, or set WORKER_OUTCOMES__SQLITE_PATH"
+            if outcomes.store == "sqlite"
+            else "start Redis, or correct WORKER_OUTCOMES__REDIS_URL and its password"
+        )
+        return [Finding(name="outcome store", is_ok=False, found=str(error), mend=mend)]
+    finally:
+        await store.close()
+    return [Finding(name="outcome store", is_ok=True, found=f"{outcomes.store} at {where}")]
+
+
+async def _source_roots(settings: Settings) -> list[Finding]:
+    roots = settings.content.roots
+    if not roots:
+        return [Finding(name="source roots", is_ok=True, found="none configured: the ast layer stays off")]
+    return [
+        Finding(name=f"source roots {project}", is_ok=True, found=str(path))
+        if path.is_dir()
+        else Finding(
+            name=f"source roots {project}",
+            is_ok=False,
+            found=f"{path} is not a directory",
+            mend="correct WORKER_CONTENT__ROOTS",
+        )
+        for project, paths in sorted(roots.items())
+        for path in paths
+    ]
+
+
+async def _usage_log(settings: Settings) -> list[Finding]:
+    del settings
+    path = usage_log_path()
+    home = _nearest_existing(path.parent)
+    if os.access(path if path.exists() else home, os.W_OK):
+        return [Finding(name="usage log", is_ok=True, found=str(path))]
+    return [
+        Finding(
+            name="usage log",
+            is_ok=False,
+            found=f"{path} cannot be written",
+            mend=f"make {home} writable, or set ORCHESTRATA_CONTEXT_USAGE_LOG",
+        )
+    ]
+
+
+async def _drills(settings: Settings) -> list[Finding]:
+    if not settings.failpoints:
+        return []
+    return [
+        Finding(
+            name="failpoints",
+            is_ok=False,
+            found=f"armed: {settings.failpoints}",
+            mend="unset WORKER_FAILPOINTS unless this is a drill",
+        )
+    ]
+
+
+def _nearest_existing(path: Path) -> Path:
+    return next(parent for parent in (path.absolute(), *path.absolute().parents) if parent.exists())
