@@ -29,7 +29,8 @@ class ServiceError(Exception):
 
 def say(message: str) -> None:
     """Talk goes to standard error; standard output is for data."""
-    print(message, file=sys.stderr, flush=True)
+    # One write a line: several services are prepared at once.
+    sys.stderr.write(f"{message}\n")
 
 
 def tail(log: Path) -> str:

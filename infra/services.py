@@ -46,6 +46,8 @@ def main(arguments: Sequence[str]) -> int:
     except ServiceError as error:
         say(f"error: {error}")
         return 1
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
 
 
 def _carry_out(options: argparse.Namespace, command: Sequence[str]) -> int:
