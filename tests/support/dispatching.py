@@ -135,7 +135,8 @@ async def committed(bootstrap: str, group: str, topic: str, partition: int = 0) 
     try:
         tp = TopicPartition(topic, partition)
         offsets = await admin.list_consumer_group_offsets(group, partitions=[tp])
-        return None if offsets[tp].offset < 0 else offsets[tp].offset
+        found = offsets.get(tp)
+        return None if found is None or found.offset < 0 else found.offset
     except GroupCoordinatorNotAvailableError:
         return None  # a broker that was just started has not yet made the topic of the offsets
     finally:
