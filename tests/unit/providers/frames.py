@@ -19,7 +19,7 @@ BYTES = counter_for("bytes")
 BUDGET = LayerBudget(tokens=4_000, counter=BYTES)
 
 
-def frame(subject: Subject = IMPLEMENT, **fields: Any) -> RequestFrame:
+def frame(subject: Subject = IMPLEMENT, /, **fields: Any) -> RequestFrame:
     body = {
         "request_id": "r1",
         "project_id": "shop",
