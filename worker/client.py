@@ -184,7 +184,7 @@ class ContextClient:
         if self._producer is None or self._reader is None or self._reader.done():
             raise ClientClosed("the client is not running")
         stored = await self._producer.send_and_wait(
-            topic or topic_name("requests", prefix=self._prefix), body, key, headers=headers
+            topic or topic_name("requests", prefix=self._prefix), body, key, headers=list(headers)
         )
         return Published(partition=stored.partition, offset=stored.offset)
 

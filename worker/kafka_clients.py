@@ -6,11 +6,12 @@ and the commands.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Final, Protocol, cast
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRecord, TopicPartition
+from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.structs import RecordMetadata
 
 from worker.errors import Unavailable
@@ -26,9 +27,6 @@ class Consumer(Protocol):
 
     async def start(self) -> None: ...  # noqa: D102 - as aiokafka documents it, here and below
     async def stop(self) -> None: ...  # noqa: D102
-    async def topics(self) -> set[str]: ...  # noqa: D102
-    def partitions_for_topic(self, topic: str) -> set[int] | None: ...  # noqa: D102
-    def assign(self, partitions: Sequence[TopicPartition]) -> None: ...  # noqa: D102
     def assignment(self) -> frozenset[TopicPartition]: ...  # noqa: D102
     def seek(self, partition: TopicPartition, offset: int) -> None: ...  # noqa: D102
     async def position(self, partition: TopicPartition) -> int: ...  # noqa: D102
@@ -87,33 +85,30 @@ async def whole_topic(
 ) -> AsyncGenerator[Consumer]:
     """A started consumer of all partitions of `topic`, positioned at their first records or at their ends.
 
-    The positions are fixed before this returns, so nothing published afterwards is missed. Partitions added
-    later are not seen. Raises TopicMissing, or aiokafka's KafkaConnectionError where no broker answers.
+    The positions are fixed before this returns, so nothing published afterwards is missed; partitions added
+    later are read from their beginning. Raises TopicMissing, or aiokafka's KafkaConnectionError where no
+    broker answers.
     """
+    # Asked first: aiokafka waits 40 s for a topic that is missing, and some brokers create one that is
+    # asked for by its name.
+    if topic not in await _topics(options):
+        raise TopicMissing(topic)
     make = cast("Any", AIOKafkaConsumer)
     consumer = cast(
         "Consumer",
         make(
+            topic,
             group_id=None,
             enable_auto_commit=False,
             # For a broker that lost its records: who waits for a reply must not skip the first new ones.
             auto_offset_reset="earliest",
             isolation_level="read_committed",
-            # Kafka answers a waiting fetch when records come; the embedded broker often only half the
-            # longest wait later, which was 250 ms a reply.
-            fetch_max_wait_ms=_FETCH_WAIT_MS,
             **options,
         ),
     )
     await consumer.start()
     try:
-        await consumer.topics()  # fetches the metadata that the next line reads
-        partitions = [
-            TopicPartition(topic, number) for number in sorted(consumer.partitions_for_topic(topic) or ())
-        ]
-        if not partitions:
-            raise TopicMissing(topic)
-        consumer.assign(partitions)
+        partitions = sorted(consumer.assignment())
         read = consumer.end_offsets if from_end else consumer.beginning_offsets
         for partition, offset in (await read(partitions)).items():
             consumer.seek(partition, offset)
@@ -122,9 +117,23 @@ async def whole_topic(
         await consumer.stop()
 
 
-async def up_to_now(consumer: Consumer) -> AsyncIterator[Record]:
-    """Every record from the positions to the ends as they are at the call, in order within a partition."""
-    ends = await consumer.end_offsets(sorted(consumer.assignment()))
+async def _topics(options: Mapping[str, Any]) -> list[str]:
+    admin = AIOKafkaAdminClient(**options)
+    try:
+        await admin.start()
+        return await admin.list_topics()
+    finally:
+        await admin.close()
+
+
+async def up_to_now(
+    consumer: Consumer, partitions: Iterable[TopicPartition] | None = None
+) -> AsyncGenerator[Record]:
+    """Every record from the positions to the ends as they are at the call, in order within a partition.
+
+    Of all partitions where none are named.
+    """
+    ends = await consumer.end_offsets(sorted(consumer.assignment() if partitions is None else partitions))
     waiting = await _short_of(consumer, ends)
     while waiting:
         for partition, records in (await consumer.getmany(*waiting, timeout_ms=_POLL_MS)).items():

@@ -13,7 +13,8 @@ twice in the topic, byte for byte; `redrive` publishes it once.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Final
@@ -133,7 +134,7 @@ class DeadLetterTopic:
 async def read_dead_letters(
     source: DeadLetterTopic,
     selection: Selection = Selection(),  # noqa: B008 - a frozen value
-) -> AsyncIterator[DeadLetter]:
+) -> AsyncGenerator[DeadLetter]:
     """The selected dead letters that are there now; partitions interleave, each in its own order.
 
     Cost: one pass over the topic, whatever is selected. Raises TopicMissing or aiokafka's errors.
@@ -165,10 +166,10 @@ async def show_dead_letter(source: DeadLetterTopic, letter_id: str) -> DeadLette
         if place not in consumer.assignment():
             return None
         first = (await consumer.beginning_offsets([place]))[place]
-        consumer.assign([place])
         consumer.seek(place, max(offset, first))
-        async for record in up_to_now(consumer):
-            return parse_dead_letter(record) if record.offset == offset else None
+        async with aclosing(up_to_now(consumer, [place])) as records:
+            async for record in records:
+                return parse_dead_letter(record) if record.offset == offset else None
     return None
 
 
