@@ -15,9 +15,11 @@ import pytest
 
 from tests.support.dispatching import create_topics, read_all, running, send, until, until_committed
 from worker.kafka.app import ExitCode
+from worker.kafka.connection import KafkaConnection
 from worker.kafka.embedded import embedded_broker
 from worker.kafka.partition import Limits
-from worker.kafka.records import Handled, InboundRecord
+from worker.kafka.publisher import KafkaPublisher, ProducerOptions
+from worker.kafka.records import Handled, InboundRecord, OutboundRecord
 
 pytestmark = pytest.mark.timeout(150)
 
@@ -147,6 +149,34 @@ async def test_a_worker_that_is_told_to_stop_does_not_wait_for_a_frozen_broker(
         await broker.resume()
 
 
+@pytest.mark.services
+@pytest.mark.parametrize("idempotent", [False, True])
+async def test_a_publisher_stops_in_time_though_a_record_waits_for_a_frozen_broker(
+    own_kafka: tuple[str, Callable[[str], Awaitable[None]]],
+    topic_prefix: str,
+    idempotent: bool,  # noqa: FBT001
+):
+    topic = f"{topic_prefix}replies"
+    bootstrap, do = own_kafka
+    await create_topics(bootstrap, topic)
+    publisher = KafkaPublisher(
+        connection=KafkaConnection(bootstrap_servers=(bootstrap,)),
+        options=ProducerOptions(is_idempotent=idempotent),
+    )
+    await publisher.start()
+    await publisher.publish(OutboundRecord(topic=topic, key=b"k", value=b"before"))
+    await do("pause")
+    waiting = asyncio.create_task(publisher.publish(OutboundRecord(topic=topic, key=b"k", value=b"into it")))
+    await until(lambda: publisher.is_away)
+    asked_at = time.monotonic()
+    await publisher.stop(timeout_seconds=1)
+    assert time.monotonic() - asked_at < 4
+    waiting.cancel()
+    await asyncio.wait({waiting})
+    await do("continue")
+
+
+@pytest.mark.services
 async def test_a_broker_that_is_restarted_under_load_loses_no_record(
     own_kafka: tuple[str, Callable[[str], Awaitable[None]]], topic_prefix: str, tmp_path: Path
 ):

@@ -135,10 +135,11 @@ async def committed(bootstrap: str, group: str, topic: str, partition: int = 0) 
     try:
         tp = TopicPartition(topic, partition)
         offsets = await admin.list_consumer_group_offsets(group, partitions=[tp])
-        found = offsets.get(tp)
-        return None if found is None or found.offset < 0 else found.offset
     except GroupCoordinatorNotAvailableError:
         return None  # a broker that was just started has not yet made the topic of the offsets
+    else:
+        found = offsets.get(tp)
+        return None if found is None or found.offset < 0 else found.offset
     finally:
         await admin.close()
 

@@ -21,7 +21,7 @@ from worker.errors import Unavailable
 from worker.kafka.admission import Slots
 from worker.kafka.assignment import Assignment, Shared
 from worker.kafka.attempts import Attempts
-from worker.kafka.connection import KafkaConnection
+from worker.kafka.connection import KafkaConnection, hang_up
 from worker.kafka.dispatch import Dispatcher
 from worker.kafka.health import FailureWindow, Health, LoopLag
 from worker.kafka.outage import StoreGate
@@ -294,12 +294,16 @@ class KafkaWorker:
         await self._publisher.stop(timeout_seconds=_CLOSE_TIMEOUT_SECONDS)
 
     async def _close_app(self) -> None:
-        # Leaving a group waits for a broker that may be gone; the group notices without it, later.
-        try:
-            async with asyncio.timeout(_CLOSE_TIMEOUT_SECONDS):
-                await self._app.stop()
-        except (KafkaError, OSError, TimeoutError, ExceptionGroup) as error:
-            _log.warning("worker.closed_hard", error=repr(error))
+        stopping = asyncio.create_task(self._app.stop())
+        await asyncio.wait({stopping}, timeout=_CLOSE_TIMEOUT_SECONDS)
+        if not stopping.done():
+            # Leaving a group waits for a broker that may be gone; the group notices without it, later.
+            _log.warning("worker.hung_up", seconds=_CLOSE_TIMEOUT_SECONDS)
+            for subscriber, _ in self._readers:
+                if subscriber.consumer is not None:
+                    await hang_up(subscriber.consumer)
+            await asyncio.wait({stopping}, timeout=_CLOSE_TIMEOUT_SECONDS)
+        await _cancel([stopping])
 
     @contextlib.contextmanager
     def _asked_by_signals(self) -> Generator[None]:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.admin import AIOKafkaAdminClient
 from faststream.kafka.security import parse_security
 from faststream.security import BaseSecurity
+
+_SENDER_TIMEOUT_SECONDS: Final = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,3 +42,20 @@ class KafkaConnection:
             return str((await admin.describe_cluster()).get("cluster_id") or "-")
         finally:
             await admin.close()
+
+
+async def hang_up(consumer: AIOKafkaConsumer) -> None:
+    """Close the consumer's connections, so that a stop that waits for a silent broker goes on and ends."""
+    # aiokafka has no other way: its own `stop` asks the broker first, for as long as a request may take.
+    await consumer._client.close()  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]  see above
+
+
+async def abandon(producer: AIOKafkaProducer) -> None:
+    """Drop what the producer still holds and close its connections, whether or not a broker answers."""
+    # Private for the same reason: aiokafka's `stop` flushes first, an idempotent producer for ever.
+    sender = asyncio.create_task(producer._sender.close())  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]  see above
+    await producer.client.close()
+    await asyncio.wait({sender}, timeout=_SENDER_TIMEOUT_SECONDS)
+    # A request that failed just now waits for metadata that nobody fetches any more.
+    sender.cancel()
+    await asyncio.gather(sender, return_exceptions=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -23,7 +22,7 @@ from aiokafka.errors import (
 )
 
 from worker.errors import WorkerError
-from worker.kafka.connection import KafkaConnection
+from worker.kafka.connection import KafkaConnection, abandon
 from worker.kafka.records import OutboundRecord
 
 _log = structlog.get_logger(__name__)
@@ -232,6 +231,10 @@ class KafkaPublisher:
 
 async def _stop(producer: Producer, *, timeout_seconds: float) -> None:
     # A producer without a broker would flush until its batches expire, an idempotent one for ever.
-    with contextlib.suppress(TimeoutError, KafkaError):
-        async with asyncio.timeout(timeout_seconds):
-            await producer.stop()
+    stopping = asyncio.create_task(producer.stop())
+    await asyncio.wait({stopping}, timeout=timeout_seconds)
+    if not stopping.done():
+        stopping.cancel()
+        if isinstance(producer, AIOKafkaProducer):
+            await abandon(producer)
+    await asyncio.gather(stopping, return_exceptions=True)
