@@ -35,6 +35,8 @@ texts = st.text(
 
 @st.composite
 def fragment_lists(draw: st.DrawFn) -> list[Fragment]:
+    # Sources number the members of a group in one run.
+    groups = sorted(draw(st.lists(st.sampled_from(["", "## g", "## h"]), min_size=8, max_size=8)))
     drawn = draw(st.lists(st.tuples(texts, texts, st.booleans(), st.booleans(), st.floats(0, 1)), max_size=8))
     return [
         Fragment(
@@ -44,7 +46,7 @@ def fragment_lists(draw: st.DrawFn) -> list[Fragment]:
             provenance=(FragmentProvenance(resource_uri=f"u{position}"),),
             position=position,
             relevance=relevance,
-            group=draw(st.sampled_from(["", "## g", "## h"])),
+            group=groups[position],
             is_pinned=pinned,
             is_divisible=divisible,
         )

@@ -1,0 +1,347 @@
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+import os
+import random
+import subprocess
+import sys
+from fractions import Fraction
+
+import pytest
+
+from schemas.bundle import ContextBundle, to_wire
+from schemas.codes import CONTENT_LAYERS, PARTS, PartName
+from schemas.request import AssemblyRequest
+from tests.support import hostile
+from tests.support.assembling import (
+    ROOT,
+    assemble,
+    assembler,
+    bundle_of,
+    outcome_bytes,
+    settings,
+    wire_request,
+)
+from worker.assembly import Assembler
+from worker.budget.vocabulary import load_vocabulary
+from worker.errors import (
+    BudgetTooSmall,
+    InvalidRequest,
+    PinsExceedWindow,
+    Rejected,
+    UnknownModel,
+    UnknownStrategy,
+    UnknownSubject,
+)
+from worker.failpoints import Failpoints
+from worker.fusion.sections import fence_for
+from worker.ports import LayerBudget, LayerContribution, Provider, RequestFrame, Scope
+from worker.providers.gather import Abandonment
+from worker.telemetry import Telemetry
+from worker.wiring import build_providers, content_policy, utc_now
+
+CHUNKS = 10
+REQUESTS = 5_000
+
+
+def recount(model: str, text: str) -> int:
+    """Tokens as the model table promises them, by tiktoken itself."""
+    encodings = {"gpt-4o": "o200k_base", "gpt-4-turbo": "cl100k_base", "gpt-3.5-turbo": "cl100k_base"}
+    if model == "generic-8k":
+        return len(text.encode())
+    encoding = load_vocabulary(encodings.get(model, "o200k_base")).encoding
+    raw = len(encoding.encode(text, disallowed_special=()))
+    return math.ceil(raw * Fraction("1.35")) if model == "claude" else raw
+
+
+def check_ledger(request: AssemblyRequest, bundle: ContextBundle) -> None:
+    assert bundle.usage is not None
+    assert bundle.messages is not None
+    assert bundle.layers is not None
+    assert request.model is not None
+    usage = bundle.usage
+    window = settings().content.models[request.model].window
+    asked = request.budget.total if request.budget and request.budget.total else window
+    overhead = usage.overhead
+    recounted = sum(recount(request.model, message.content) for message in bundle.messages)
+    assert usage.spent + overhead.preamble == recounted
+    assert usage.total == asked - overhead.client - overhead.framing - overhead.preamble
+    assert usage.spent == sum(spend.spent for spend in usage.layers.values())
+    assert usage.spent <= usage.total - usage.layers["output"].budget
+    assert usage.layers["output"].spent == 0
+    assert all(spend.spent <= spend.budget for spend in usage.layers.values())
+    assert sum(spend.budget for spend in usage.layers.values()) <= usage.total
+    assert {layer: report.tokens for layer, report in bundle.layers.items()} == {
+        layer: usage.layers[layer].spent for layer in PARTS
+    }
+
+
+def check_text(request: AssemblyRequest, bundle: ContextBundle) -> None:
+    assert bundle.messages is not None
+    user = bundle.messages[-1].content
+    assert user.endswith(request.user_message)
+    assert (bundle.messages[0].role == "system") == bool(request.system_prompt)
+    if request.system_prompt:
+        assert bundle.messages[0].content == request.system_prompt
+    context = user[: len(user) - len(request.user_message)]
+    delimiter = fence_for(Scope(project_id=request.project_id, thread_id=request.thread_id)).delimiter
+    shown = [layer for layer in CONTENT_LAYERS if f"[[context {layer} {delimiter}" in context]
+    # One mark in the preamble, two a section, and none that content could have smuggled in.
+    assert context.lower().count(delimiter) == 2 * len(shown) + bool(
+        shown and context.startswith("The sections")
+    )
+
+
+@pytest.mark.parametrize("chunk", range(CHUNKS))
+@pytest.mark.timeout(240)
+def test_no_bundle_is_over_budget_by_an_independent_recount(chunk: int) -> None:
+    rng = random.Random(chunk)
+    using = assembler()
+    bundles = 0
+
+    async def run() -> None:
+        nonlocal bundles
+        for number in range(REQUESTS // CHUNKS):
+            request = AssemblyRequest.model_validate(hostile.request(rng, number))
+            try:
+                bundle = (await assemble(request, using)).bundle
+            except (BudgetTooSmall, PinsExceedWindow):
+                continue
+            bundles += 1
+            check_ledger(request, bundle)
+            check_text(request, bundle)
+
+    asyncio.run(run())
+    assert bundles > REQUESTS // CHUNKS // 2
+
+
+class Late:
+    """A provider whose answer takes a few turns of the loop."""
+
+    def __init__(self, inner: Provider, turns: int) -> None:
+        self.layer: PartName = inner.layer
+        self._inner = inner
+        self._turns = turns
+
+    async def provide(self, frame: RequestFrame, scope: Scope, budget: LayerBudget) -> LayerContribution:
+        for _ in range(self._turns):
+            await asyncio.sleep(0)
+        return await self._inner.provide(frame, scope, budget)
+
+
+def with_providers(providers: list[Provider]) -> Assembler:
+    return Assembler(
+        providers=providers,
+        policy=content_policy(settings()),
+        telemetry=Telemetry(),
+        abandonment=Abandonment(cap=4),
+        now=utc_now,
+        failpoints=Failpoints(),
+    )
+
+
+def test_the_arrival_order_of_sources_changes_no_byte() -> None:
+    rng = random.Random(3)
+    requests = [AssemblyRequest.model_validate(hostile.request(rng, n)) for n in range(60)]
+    plain = assembler()
+
+    async def run() -> None:
+        for request in requests:
+            providers: list[Provider] = [Late(p, rng.randint(0, 5)) for p in build_providers(settings())]
+            rng.shuffle(providers)
+            assert await outcome_bytes(request, with_providers(providers)) == await outcome_bytes(
+                request, plain
+            )
+
+    asyncio.run(run())
+
+
+def test_two_processes_with_other_hash_seeds_give_the_same_bytes() -> None:
+    digests = {
+        subprocess.run(
+            [sys.executable, "-m", "tests.support.assembling", "80"],
+            cwd=ROOT,
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            check=True,
+            capture_output=True,
+        ).stdout
+        for seed in ("0", "4242")
+    }
+    assert len(digests) == 1
+    assert len(json.loads(digests.pop())["digest"]) == 64
+
+
+def test_the_request_id_influences_nothing_but_its_own_field() -> None:
+    one = bundle_of(wire_request(request_id="a"))
+    other = bundle_of(wire_request(request_id="b"))
+    assert one.model_copy(update={"request_id": "b"}) == other
+
+
+def test_a_minimal_request_is_its_own_message_and_nothing_else() -> None:
+    bundle = bundle_of(wire_request())
+    assert bundle.messages is not None
+    assert [(m.role, m.content) for m in bundle.messages] == [("user", "Do it.")]
+    assert bundle.status == "complete"
+
+
+def test_parts_joined_in_order_are_the_messages() -> None:
+    bundle = bundle_of(
+        wire_request(
+            system_prompt="You.",
+            session={"goal": {"statement": "G"}},
+            include=["messages", "parts", "payload"],
+        )
+    )
+    assert bundle.parts is not None
+    assert bundle.messages is not None
+    assert bundle.payload is not None
+    joined = "".join(bundle.parts[layer] for layer in PARTS if layer != "system")
+    assert bundle.messages[1].content == f"{bundle.payload.preamble}{joined}"
+    assert bundle.parts["system"] == bundle.messages[0].content
+
+
+def test_the_payload_names_each_fragment_where_it_stands() -> None:
+    rng = random.Random(5)
+    using = assembler()
+
+    async def run() -> int:
+        fragments = 0
+        for number in range(80):
+            body = hostile.request(rng, number) | {"include": ["parts", "payload_content"]}
+            try:
+                bundle = (await assemble(AssemblyRequest.model_validate(body), using)).bundle
+            except Rejected:
+                continue
+            assert bundle.parts is not None
+            assert bundle.payload is not None
+            assert bundle.payload.is_within_budget
+            ids = [f.fragment_id for f in bundle.payload.fragments]
+            assert len(ids) == len(set(ids))
+            for fragment in bundle.payload.fragments:
+                fragments += 1
+                start, end = fragment.span
+                assert bundle.parts[fragment.layer][start:end] == fragment.content
+        return fragments
+
+    assert asyncio.run(run()) > 300
+
+
+@pytest.mark.parametrize(
+    ("change", "error"),
+    [
+        ({"subject": "nonsense"}, UnknownSubject),
+        ({"model": "gpt-99"}, UnknownModel),
+        ({"strategy": "psychic"}, UnknownStrategy),
+        ({"model": "generic-8k", "budget": {"total": 9_000}}, InvalidRequest),
+        ({"system_prompt": "word " * 3_000, "budget": {"total": 2_000}}, BudgetTooSmall),
+        (
+            {
+                "session": {"goal": {"statement": "goal " * 90}},
+                "budget": {"total": 120, "layers": {"output": 20}},
+            },
+            PinsExceedWindow,
+        ),
+    ],
+)
+def test_a_request_that_cannot_be_served_says_why(change: dict[str, object], error: type[Rejected]) -> None:
+    with pytest.raises(error):
+        bundle_of(wire_request(**change))
+
+
+def test_names_that_are_known_are_named_in_the_refusal() -> None:
+    with pytest.raises(UnknownSubject) as caught:
+        bundle_of(wire_request(subject="nonsense"))
+    assert "implement" in str(caught.value.details["known"])
+
+
+def test_a_model_off_the_table_is_served_with_a_total_and_an_encoding() -> None:
+    bundle = bundle_of(wire_request(model="new", encoding="cl100k_base", budget={"total": 4_000}))
+    assert bundle.usage is not None
+    assert bundle.usage.total == 4_000 - 16
+
+
+def test_a_layer_smaller_than_its_own_heading_is_empty_and_says_so() -> None:
+    bundle = bundle_of(
+        wire_request(
+            artifacts=[{"id": "a", "stage": "s", "type": "t", "content": "c" * 50}],
+            payload={"task_context": "word " * 4_000},
+            budget={"total": 1_000, "layers": {"artifacts": 3}},
+        )
+    )
+    assert bundle.layers is not None
+    assert (bundle.layers["artifacts"].status, bundle.layers["artifacts"].reason) in {
+        ("empty", "below_heading"),
+        ("ok", None),
+    }
+
+
+def test_a_pinned_layer_without_a_reservation_borrows() -> None:
+    bundle = bundle_of(
+        wire_request(
+            working={"failing_tests": [{"id": "t::a", "message": "boom"}]},
+            budget={"total": 2_000, "layers": {"task": 0}},
+        )
+    )
+    assert bundle.layers is not None
+    assert bundle.layers["task"].status == "ok"
+    assert bundle.layers["task"].reserved_tokens == 0
+    assert bundle.layers["task"].budget_tokens > 0
+
+
+def test_a_megabyte_of_hostile_text_becomes_a_bundle_within_its_budget() -> None:
+    for text in (
+        " " * 1_000_000,
+        "a" * 100_000,
+        "漢" * 700_000,
+        "👩‍👩‍👧‍👦" * 40_000,
+        "<|endoftext|>" * 70_000,
+    ):
+        request = wire_request(
+            model="gpt-4o",
+            payload={"task_context": text},
+            memory={"summary": text},
+            deadline_ms=60_000,
+            layer_timeouts_ms={"memory": 60_000, "task": 60_000},
+        )
+        bundle = bundle_of(request)
+        check_text(request, bundle)
+        assert bundle.usage is not None
+        assert bundle.usage.spent <= bundle.usage.total
+
+
+def test_a_source_that_hangs_costs_its_own_layer_only() -> None:
+    class Hanging:
+        layer: PartName = "memory"
+
+        async def provide(self, frame: RequestFrame, scope: Scope, budget: LayerBudget) -> LayerContribution:
+            await asyncio.Event().wait()
+            raise AssertionError
+
+    providers = [p for p in build_providers(settings()) if p.layer != "memory"] + [Hanging()]
+    request = wire_request(session={"goal": {"statement": "G"}}, layer_timeouts_ms={"memory": 30})
+    bundle = bundle_of(request, with_providers(providers))
+    assert bundle.layers is not None
+    assert bundle.status == "degraded"
+    assert (bundle.layers["memory"].status, bundle.layers["memory"].reason) == ("failed", "timeout")
+    assert bundle.layers["mission"].status == "ok"
+
+
+def test_the_wire_form_leaves_out_what_is_absent_at_any_depth() -> None:
+    body = json.loads(to_wire(bundle_of(wire_request())))
+    assert "parts" not in body
+    assert "thread_id" not in body
+    assert "template" not in body["usage"]["overhead"]
+    assert "reason" not in body["layers"]["user"]
+
+
+def test_the_usage_event_agrees_with_the_bundle() -> None:
+    assembled = asyncio.run(assemble(wire_request(session={"goal": {"statement": "G"}})))
+    assert assembled.bundle.usage is not None
+    assert assembled.usage.usage is not None
+    assert assembled.usage.usage.spent == assembled.bundle.usage.spent
+    assert assembled.usage.reserved is not None
+    assert assembled.usage.reserved["graph"] == 36_000
+    assert assembled.usage.statuses is not None
+    assert assembled.usage.statuses["mission"].status == "ok"
