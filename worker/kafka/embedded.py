@@ -136,8 +136,10 @@ async def _until_it_answers(process: Process, *, port: int, cluster_id: str, log
         await asyncio.wait(
             {answering, dying}, timeout=START_TIMEOUT_SECONDS, return_when=asyncio.FIRST_COMPLETED
         )
-        # Another broker on the port answers too, while ours is about to end because the port is taken.
-        if dying.done() or (answering.done() and answering.result() != cluster_id):
+        # Another program on a taken port answers or hangs up, while ours is still about to end.
+        if dying.done() or (
+            answering.done() and (answering.exception() is not None or answering.result() != cluster_id)
+        ):
             raise _EndedAtOnce(f"the embedded broker did not start on 127.0.0.1:{port}: {_tail(log)}")
         if not answering.done():
             raise BrokerDidNotStart(

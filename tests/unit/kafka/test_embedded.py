@@ -108,6 +108,17 @@ async def test_a_port_that_a_mute_program_holds_is_an_error_that_names_it() -> N
                 pass
 
 
+async def test_a_port_whose_holder_hangs_up_is_an_error_that_names_it() -> None:
+    async def hang_up(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.close()
+
+    async with await asyncio.start_server(hang_up, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        with no_new_children(), pytest.raises(BrokerDidNotStart, match=f"127.0.0.1:{port}"):
+            async with embedded_broker(port=port):
+                pass
+
+
 async def test_a_port_that_another_broker_holds_is_an_error_not_that_broker() -> None:
     async with embedded_broker() as other:
         port = int(other.bootstrap_servers.rpartition(":")[2])
