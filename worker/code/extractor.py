@@ -179,8 +179,8 @@ def _tags(source: Source, definitions: Sequence[Scope]) -> list[tuple[int, Trace
 
 def _docstring(owner: int, body: Sequence[ast.stmt]) -> Docstring | None:
     match body:
-        case [ast.Expr(value=ast.Constant(value=str(text), lineno=line)), *_]:
-            return Docstring(owner, line, text)
+        case [ast.Expr(value=ast.Constant(value=str(text), lineno=line, col_offset=column)), *_]:
+            return Docstring(owner, line, column, text)
         case _:
             return None
 

@@ -71,10 +71,11 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Docstring:
-    """A docstring's text, the line on which it starts, and whose it is."""
+    """A docstring's text, the line and column where it starts, and whose it is."""
 
     owner: int
     line: int
+    column: int
     text: str
 
 
@@ -100,12 +101,12 @@ def find_traces(
     """
     found: list[tuple[int, Trace]] = []
     for docstring in docstrings:
-        for trace, is_of_file in _read(docstring.text, docstring.line, is_comment=False):
+        for trace, is_of_file in _read(docstring.text, docstring.line, column=docstring.column):
             found.append((MODULE if is_of_file else docstring.owner, trace))
     binder = _Binder(source, spans)
     for block in _blocks(_comments(source)):
         text = "\n".join(comment.text for comment in block)
-        if traces := list(_read(text, block[0].line, is_comment=True)):
+        if traces := list(_read(text, block[0].line)):
             owner = binder.owner(block[-1])
             found += [(MODULE if is_of_file else owner, trace) for trace, is_of_file in traces]
     return found
@@ -144,18 +145,22 @@ def _expand(item: re.Match[str]) -> list[str]:
     return [f"{low['prefix']}{value:0{width}d}" for value in range(start, end + 1)]
 
 
-def _read(text: str, line: int, *, is_comment: bool) -> Iterator[tuple[Trace, bool]]:
-    """The traces in a comment or docstring that starts at `line`, and whether each is the whole file's."""
+def _read(text: str, line: int, *, column: int | None = None) -> Iterator[tuple[Trace, bool]]:
+    """The traces in a text that starts at `line`, and whether each is the whole file's.
+
+    A docstring has a column, a comment has none, and may be a bare list of ids.
+    """
     offset = 0
-    for number, (content, is_sample) in enumerate(_without_samples(text)):
+    for number, (content, is_sample) in enumerate(_without_samples(text, column=column or 0)):
         if not is_sample:
             for match in _TAG.finditer(text, offset, offset + len(content)):
                 tag, ids = _tagged(match, text)
                 is_of_file = "scope=file" in (match["relation"] or "")
                 for requirement_id in ids:
                     yield Trace(requirement_id, tag, line + number), is_of_file
-            if is_comment and _BARE.match(text, offset):
-                ids, end = expand_ids(text, offset)
+            start = offset + len(content) - len(content.lstrip())
+            if column is None and _BARE.match(text, start):
+                ids, end = expand_ids(text, start)
                 if _ends_list(text, end):
                     for requirement_id in ids:
                         yield Trace(requirement_id, "#", line + number), False
@@ -178,13 +183,16 @@ def _ends_list(text: str, position: int) -> bool:
     return not rest.strip() or rest[0] in ":\n" or rest[:3] in {" - ", " – ", " — "}
 
 
-def _without_samples(text: str) -> Iterator[tuple[str, bool]]:
-    """Each line, and whether it is sample text: in a fence, a doctest, or indented below a `::`."""
+def _without_samples(text: str, *, column: int) -> Iterator[tuple[str, bool]]:
+    """Each line, and whether it is sample text: in a fence, a doctest, or indented below a `::`.
+
+    `column` is where the first line starts, the others having their indentation with them.
+    """
     fence = ""
     literal_indent = -1
-    for line in text.split("\n"):
+    for number, line in enumerate(text.split("\n")):
         content = line.strip()
-        indent = len(line) - len(line.lstrip())
+        indent = len(line) - len(line.lstrip()) + (0 if number else column)
         mark = _FENCE.match(line)
         if fence:
             if content.startswith(fence) and not content.strip(fence[0]):
@@ -211,7 +219,7 @@ def _comments(source: Source) -> Iterator[_Comment]:
         scanned = start
         column = start - (source.text.rfind("\n", 0, start) + 1)
         before = source.lines[line - 1][:column]
-        yield _Comment(line, column, match[0].lstrip("#:!").strip(), not before.strip())
+        yield _Comment(line, column, match[0].lstrip("#:!").rstrip(), not before.strip())
 
 
 def _blocks(comments: Iterable[_Comment]) -> Iterator[list[_Comment]]:
