@@ -1,0 +1,204 @@
+"""The AST layer: what the target files' own source says, without model, index or store.
+
+Target files are those that the payload names, below the project directory; only Python files give signals.
+They are read and parsed in a thread. Ids, lines and texts are relative to the project directory, so the same
+files give the same bytes on every host.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from schemas.codes import PartName, TaskType
+from worker.code.cache import BoundedCache, FactsCache
+from worker.code.extractor import extract
+from worker.code.facts import ModuleFacts
+from worker.code.sources import (
+    MAX_SOURCE_BYTES,
+    Missing,
+    Refused,
+    SourceFile,
+    SourceRoots,
+    SourceTree,
+    clean_path,
+)
+from worker.errors import Unavailable
+from worker.ports import LayerBudget, LayerContribution, RequestFrame, Scope
+from worker.providers.ast_signals import NOTES_GROUP, TargetFiles, write_notes, write_signals
+from worker.providers.contribution import ContributionBuilder, layer_text, no_content
+
+HEADING: Final = "# AST CONTEXT"
+MAX_LINES: Final = 60
+MAX_FILES: Final = 200
+CACHE_BYTES: Final = 64_000_000
+LAYER_CACHE_BYTES: Final = 8_000_000
+
+_SUFFIXES: Final = (".py", ".pyi")
+
+
+class AstProvider:
+    """Reads the target files below the project's roots. What was extracted once is kept, by content."""
+
+    layer: PartName = "ast"
+
+    def __init__(
+        self,
+        roots: SourceRoots,
+        *,
+        max_source_bytes: int = MAX_SOURCE_BYTES,
+        max_lines: int = MAX_LINES,
+        cache_bytes: int = CACHE_BYTES,
+    ) -> None:
+        """`max_lines` caps the whole block; `cache_bytes` what is kept of files between requests."""
+        self._roots = roots
+        self._max_source_bytes = max_source_bytes
+        self._max_lines = max_lines
+        self._facts = FactsCache(max_bytes=cache_bytes)
+        self._layers = BoundedCache[tuple[object, ...], LayerContribution](max_bytes=LAYER_CACHE_BYTES)
+
+    async def provide(self, frame: RequestFrame, scope: Scope, budget: LayerBudget) -> LayerContribution:
+        """The signals of the files in `payload.files_created`.
+
+        `empty` without files or signals, `off` where the project has no root, `partial` with `refused_path`
+        where a path was refused, else with `section_error` where a file could not be parsed. A cancelled
+        call stops after the file that it is at. Raises Unavailable where a root cannot be opened.
+        """
+        del budget  # the block's cap is in lines
+        payload = frame.request.payload
+        files = [path for path in payload.files_created if path.strip()]
+        if not files:
+            return no_content(self.layer, "no_data")
+        if not self._roots.is_configured(scope.project_id):
+            return LayerContribution(layer=self.layer, status="off", reason="not_configured")
+        stop = threading.Event()
+        try:
+            return await asyncio.to_thread(
+                self._read_and_build, files, payload.project_dir, scope.project_id, frame.task_type, stop
+            )
+        finally:
+            stop.set()
+
+    def _read_and_build(
+        self,
+        files: Sequence[str],
+        project_dir: str | None,
+        project_id: str,
+        task_type: TaskType,
+        stop: threading.Event,
+    ) -> LayerContribution:
+        tree = self._roots.open(project_id, project_dir, max_bytes=self._max_source_bytes)
+        if isinstance(tree, Missing):
+            return no_content(self.layer, "no_data")
+        if isinstance(tree, Refused):
+            # Named for what it is: the path itself is one of this host's.
+            refused = (Refused("project_dir", tree.reason),)
+            return build_signals(
+                TargetFiles((), refused),
+                project_id=project_id,
+                task_type=task_type,
+                max_lines=self._max_lines,
+            )
+        with tree:
+            reading = read_targets(
+                tree, files, facts_of=lambda file: self._facts.facts(project_id, file), stop=stop
+            )
+        key = (project_id, task_type, reading.key)
+        layer = self._layers.get(key)
+        if layer is None:
+            layer = build_signals(
+                reading.targets, project_id=project_id, task_type=task_type, max_lines=self._max_lines
+            )
+            self._layers.put(key, layer, size_bytes=_size_bytes(layer, reading))
+        return replace(layer, capped=layer.capped + reading.left_out)
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """The target files as they were found. Of equal projects, readings with equal keys are equal."""
+
+    targets: TargetFiles
+    key: tuple[tuple[str, bytes] | Refused, ...]
+    left_out: int
+    """Files beyond the first `MAX_FILES`, which were not looked at."""
+
+
+def read_targets(
+    tree: SourceTree,
+    files: Iterable[str],
+    *,
+    facts_of: Callable[[SourceFile], ModuleFacts],
+    stop: threading.Event | None = None,
+) -> Reading:
+    """The facts of the Python files among `files`, each once, in their order; and what was refused.
+
+    Other files are looked at only for where they lead. What is not there is passed over. Ends early, with
+    what it has, once `stop` is set. Blocks.
+    """
+    named = list(dict.fromkeys(clean_path(path) or path for path in files))
+    modules: list[ModuleFacts] = []
+    refused: list[Refused] = []
+    key: list[tuple[str, bytes] | Refused] = []
+    for path in named[:MAX_FILES]:
+        if stop is not None and stop.is_set():
+            break
+        found = tree.read(path) if path.endswith(_SUFFIXES) else tree.look(path)
+        if isinstance(found, SourceFile):
+            modules.append(facts_of(found))
+            key.append((found.path, found.sha256))
+        elif isinstance(found, Refused):
+            refused.append(found)
+            key.append(found)
+    return Reading(TargetFiles(tuple(modules), tuple(refused)), tuple(key), len(named[MAX_FILES:]))
+
+
+def render_ast_context(
+    target_files: Sequence[str],
+    *,
+    root: Path,
+    project_id: str = "local",
+    task_type: TaskType = "BUILD",
+    max_lines: int = MAX_LINES,
+) -> str:
+    """The block as text, at most `max_lines` lines, of files named relative to `root`.
+
+    Empty where no file is named, none can be read, or none gives a signal. Reads files: blocks.
+    """
+    try:
+        tree = SourceRoots({project_id: (root,)}).open(project_id, None)
+    except Unavailable:
+        return ""
+    if not isinstance(tree, SourceTree):
+        return ""
+    with tree:
+        files = [path for path in target_files if path.strip()]
+        reading = read_targets(tree, files, facts_of=lambda file: extract(file.path, file.content))
+    layer = build_signals(reading.targets, project_id=project_id, task_type=task_type, max_lines=max_lines)
+    has_signals = any(fragment.group != NOTES_GROUP for fragment in layer.fragments)
+    return layer_text(layer) if has_signals else ""
+
+
+def build_signals(
+    targets: TargetFiles, *, project_id: str, task_type: TaskType, max_lines: int = MAX_LINES
+) -> LayerContribution:
+    """The layer from what was read, one line a fragment. A pure function of its arguments."""
+    block = ContributionBuilder("ast", heading=f"{HEADING}\nproject_id: {project_id}", resource_type="code")
+    write_signals(block, targets, task_type=task_type)
+    write_notes(block, targets)
+    # The builder counts one line for the heading, which here has two.
+    layer = block.finish(max_lines=max_lines - 1)
+    if targets.refused:
+        return replace(layer, status="partial", reason="refused_path")
+    if targets.unparsed:
+        return replace(layer, status="partial", reason="section_error")
+    return layer
+
+
+def _size_bytes(layer: LayerContribution, reading: Reading) -> int:
+    """About what a kept layer and its key take in memory."""
+    texts = sum(len(r.text) for fragment in layer.fragments for r in fragment.renderings)
+    return 2_000 + 1_500 * len(layer.fragments) + 4 * texts + 300 * len(reading.key)
