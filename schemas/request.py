@@ -23,8 +23,8 @@ from schemas.wire import (
     OpaqueId,
     PositiveInt,
     ProjectId,
-    Timestamp,
     RequestModel,
+    Timestamp,
     canonical_json,
     sha256_hex,
 )

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final, cast
 from pydantic import BeforeValidator, Field, model_validator
 
 from schemas.codes import StepStatus
-from schemas.wire import Flag, OpaqueId, Timestamp, RequestModel, canonical_json, derived_id, sha256_hex
+from schemas.wire import Flag, OpaqueId, RequestModel, Timestamp, canonical_json, derived_id, sha256_hex
 
 _WORDS_OF_STATUS: Final[dict[StepStatus, str]] = {
     "pending": "pending todo to_do open planned not_started",

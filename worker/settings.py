@@ -107,7 +107,7 @@ class Kafka(_Group):
     span_cap: int = Field(
         default=1_000,
         gt=0,
-        description="A partition pauses at this distance from its first unfinished to its last admitted record.",
+        description="A partition pauses when its first unfinished record lies this far behind the last.",
     )
     commit_seconds: float = Field(default=0.5, gt=0, description="Longest time between commits.")
     commit_records: int = Field(default=200, gt=0, description="Commit after this many finished records.")

@@ -359,7 +359,7 @@ async def run_service(settings: Settings, *, embedded: bool, embedded_port: int 
 
 
 def embedded_settings(settings: Settings, bootstrap_servers: str) -> Settings:
-    """The settings, pointed at an embedded broker: it has no idempotent producer, and answers fetches late."""
+    """The settings for an embedded broker: no idempotent producer, and fetches that it answers late."""
     kafka = settings.kafka.model_copy(
         update={
             "bootstrap_servers": (bootstrap_servers,),
@@ -376,7 +376,8 @@ async def start_worker(settings: Settings, *, usage_log: Path) -> AsyncGenerator
     async with build_service(settings, usage_log=usage_log) as service:
         running = asyncio.create_task(service.worker.run(handle_signals=False))
         try:
-            while not service.health.is_ready and not running.done():
+            # The health object answers; it does not call.
+            while not service.health.is_ready and not running.done():  # noqa: ASYNC110  # as said above
                 await asyncio.sleep(_READY_POLL_SECONDS)
             yield service.http_url
         finally:

@@ -11,6 +11,7 @@ import json
 import sqlite3
 import sys
 import time
+from typing import Any
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 
@@ -19,14 +20,17 @@ from worker.budget.tokens import counter_for
 
 
 async def main(kind: str, bootstrap: str, prefix: str, database: str) -> None:
-    consumer = AIOKafkaConsumer(
+    # aiokafka leaves most of its types out.
+    consumer: Any = AIOKafkaConsumer(
         prefix + "requests",
         bootstrap_servers=bootstrap,
         group_id=f"{kind}-{prefix}",
         auto_offset_reset="earliest",
         enable_auto_commit=False,
     )
-    producer = AIOKafkaProducer(bootstrap_servers=bootstrap, acks="all", compression_type="lz4", linger_ms=1)
+    producer: Any = AIOKafkaProducer(
+        bootstrap_servers=bootstrap, acks="all", compression_type="lz4", linger_ms=1
+    )
     connection = sqlite3.connect(database, isolation_level=None)
     connection.execute("PRAGMA journal_mode=WAL")
     connection.execute("PRAGMA synchronous=NORMAL")

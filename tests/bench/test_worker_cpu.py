@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.cluster import ROOT, Mode, Topics, request, workers
+from worker.kafka.connection import KafkaConnection
 from worker.kafka.embedded import EmbeddedBroker
 from worker.kafka.topics import ensure_topics
 
@@ -79,7 +80,8 @@ async def test_worker_cpu_over_a_plain_loop(
                 "WORKER_LOG_LEVEL": "warning",
             },
         )
-        await ensure_topics([mode.bootstrap], prefix=mode.prefix)
+        connection = KafkaConnection(bootstrap_servers=(mode.bootstrap,))
+        await ensure_topics(connection, prefix=mode.prefix, replication_factor=1)
         async with Topics(mode) as topics:
             if kind == "worker":
                 async with workers(mode, tmp_path) as start:

@@ -12,7 +12,7 @@ from collections.abc import AsyncGenerator, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.structs import TopicPartition
@@ -97,7 +97,7 @@ async def workers(mode: Mode, tmp_path: Path) -> AsyncGenerator[Callable[..., An
 class Published:
     """What stands on one topic so far, in the order in which it was read."""
 
-    records: list[Any] = field(default_factory=list)
+    records: list[Any] = field(default_factory=list[Any])
 
     def by_outcome(self) -> dict[tuple[str | None, str | None, int], list[bytes]]:
         """The distinct and repeated values by project, request id and generation."""
@@ -115,11 +115,11 @@ class Topics:
 
     def __init__(self, mode: Mode) -> None:
         self._mode = mode
-        self._producer = AIOKafkaProducer(bootstrap_servers=mode.bootstrap, acks="all", linger_ms=2)
-        self._consumers: dict[str, AIOKafkaConsumer] = {}
+        self._producer: Any = AIOKafkaProducer(bootstrap_servers=mode.bootstrap, acks="all", linger_ms=2)
+        self._consumers: dict[str, Any] = {}
         self._published: dict[str, Published] = defaultdict(Published)
 
-    async def __aenter__(self) -> Topics:
+    async def __aenter__(self) -> Self:
         await self._producer.start()
         return self
 
@@ -175,33 +175,32 @@ class Topics:
             published.records.extend(record for batch in batches.values() for record in batch)
         return published
 
-    async def _consumer(self, topic: str) -> AIOKafkaConsumer:
+    async def _consumer(self, topic: str) -> Any:
         if topic not in self._consumers:
-            consumer = AIOKafkaConsumer(
-                bootstrap_servers=self._mode.bootstrap, auto_offset_reset="earliest", enable_auto_commit=False
+            # aiokafka leaves most of its types out.
+            consumer: Any = AIOKafkaConsumer(
+                bootstrap_servers=self._mode.bootstrap,
+                auto_offset_reset="earliest",
+                enable_auto_commit=False,
+                fetch_max_wait_ms=20,
             )
             await consumer.start()
+            self._consumers[topic] = consumer
             name = self._mode.prefix + topic
             partitions: set[int] | None = None
             while not partitions:
-                await consumer._client.force_metadata_update()  # noqa: SLF001  # no public way to wait for a topic
-                partitions = consumer.partitions_for_topic(name) or await _fetch(consumer, name)
+                # Created by the first worker to start; asking for all topics creates none.
+                partitions = (name in await consumer.topics() and consumer.partitions_for_topic(name)) or None
+                await asyncio.sleep(0.05)
             consumer.assign([TopicPartition(name, partition) for partition in sorted(partitions)])
             await consumer.seek_to_beginning()
-            self._consumers[topic] = consumer
         return self._consumers[topic]
-
-
-async def _fetch(consumer: AIOKafkaConsumer, name: str) -> set[int]:
-    await consumer.topics()
-    await asyncio.sleep(0.1)
-    return consumer.partitions_for_topic(name) or set()
 
 
 def _summary(published: Published) -> str:
     kinds: dict[str, int] = defaultdict(int)
     for record in published.records:
-        body = json.loads(record.value) if record.value else {}
+        body: dict[str, Any] = json.loads(record.value) if record.value else {}
         kinds[f"{body.get('kind')}/{body.get('code', body.get('status'))}"] += 1
     return json.dumps(kinds)
 

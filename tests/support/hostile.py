@@ -58,15 +58,16 @@ def request(rng: random.Random, number: int) -> dict[str, Any]:
         "as_of": "2026-01-02T03:04:05Z",
     }
     if rng.random() < 0.6:
-        body["budget"] = {"total": rng.choice([300, 700, 1_500, 4_000, 8_000])}
+        budget: dict[str, Any] = {"total": rng.choice([300, 700, 1_500, 4_000, 8_000])}
         if rng.random() < 0.4:
-            body["budget"]["layers"] = {
+            budget["layers"] = {
                 rng.choice(
                     ["mission", "plan", "memory", "artifacts", "task", "output", "graph"]
                 ): rng.randint(0, 90)
             }
         if rng.random() < 0.3:
-            body["budget"]["client_overhead_tokens"] = rng.randint(0, 60)
+            budget["client_overhead_tokens"] = rng.randint(0, 60)
+        body["budget"] = budget
     if rng.random() < 0.7:
         body["session"] = session(rng)
     if rng.random() < 0.5:
@@ -144,7 +145,8 @@ def session(rng: random.Random) -> dict[str, Any]:
 def pack(rng: random.Random) -> str:
     """A pack file of a few nodes."""
     sections = "".join(
-        f"## function f{n}\n<!-- node: a.py::f{n} | template: T | rank: {n} | score: 0.{n}00000 | tokens: 9 -->\n"
+        f"## function f{n}\n"
+        f"<!-- node: a.py::f{n} | template: T | rank: {n} | score: 0.{n}00000 | tokens: 9 -->\n"
         f"````python\n{text(rng, 3)}\n````\n"
         for n in range(rng.randint(0, 5))
     )

@@ -19,6 +19,9 @@ from schemas.codes import PartName
 from worker.budget.layers import CONTENT_LAYERS, LENDING_ORDER, ContextBudget
 from worker.errors import BudgetTooSmall, PinsExceedWindow
 
+LayerTokens = Mapping[str, int] | Mapping[PartName, int]
+"""Tokens by layer name. Two spellings, since the key type of a Mapping is invariant."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overhead:
@@ -65,11 +68,9 @@ def plan_budget(
             raise BudgetTooSmall(
                 layer=layer, overage_tokens=fixed - requested.total, total_tokens=requested.total
             )
-    floors: dict[PartName, int] = {"system": system_tokens, "user": user_tokens}
+    floors = {"system": system_tokens, "user": user_tokens}
     layers = requested.as_layers()
-    deficits: dict[PartName, int] = {
-        layer: max(0, tokens - layers[layer]) for layer, tokens in floors.items()
-    }
+    deficits = {layer: max(0, tokens - layers[layer]) for layer, tokens in floors.items()}
     # The fixed texts fit, so this much can be found: see the sum above.
     _collect(layers, requested.available, overhead.total + sum(deficits.values()), floors=floors)
     for layer, tokens in deficits.items():
@@ -80,7 +81,7 @@ def plan_budget(
 def fit_floors(
     effective: ContextBudget,
     *,
-    floors: Mapping[PartName, int],
+    floors: LayerTokens,
     pins: Mapping[PartName, Iterable[str]],
     system_tokens: int,
     user_tokens: int,
@@ -95,10 +96,8 @@ def fit_floors(
     if foreign:
         raise ValueError(f"only content layers hold pins, not {', '.join(foreign)}")
     layers = effective.as_layers()
-    deficits: dict[PartName, int] = {
-        layer: max(0, tokens - layers[layer]) for layer, tokens in floors.items()
-    }
-    protected: dict[PartName, int] = {**floors, "system": system_tokens, "user": user_tokens}
+    deficits = {layer: max(0, tokens - layers[layer]) for layer, tokens in floors.items()}
+    protected = {"system": system_tokens, "user": user_tokens} | dict(floors.items())
     missing = _collect(layers, effective.available, sum(deficits.values()), floors=protected)
     if missing:
         raise PinsExceedWindow(pins=pins, overage_tokens=missing)
@@ -107,7 +106,7 @@ def fit_floors(
     return ContextBudget(total=effective.total, **layers)
 
 
-def flow_on(effective: ContextBudget, *, demands: Mapping[PartName, int]) -> ContextBudget:
+def flow_on(effective: ContextBudget, *, demands: LayerTokens) -> ContextBudget:
     """Hand reservations that a content layer cannot use to those that want more than they have.
 
     `demands` are the tokens that each content layer could use; a layer that is not named wants none.
@@ -129,9 +128,7 @@ def flow_on(effective: ContextBudget, *, demands: Mapping[PartName, int]) -> Con
     return effective.with_layers(layers)
 
 
-def seal(
-    effective: ContextBudget, *, spent: Mapping[PartName, int], floors: Mapping[PartName, int]
-) -> ContextBudget | Overflow:
+def seal(effective: ContextBudget, *, spent: LayerTokens, floors: LayerTokens) -> ContextBudget | Overflow:
     """The budget under which every layer may spend what it has spent, or who must give way.
 
     `spent` are the charges of the one encoding of the joined messages. A layer that is over by a few
@@ -151,7 +148,7 @@ def seal(
     return effective.with_layers(layers)
 
 
-def _collect(layers: dict[str, int], unreserved: int, tokens: int, *, floors: Mapping[PartName, int]) -> int:
+def _collect(layers: dict[str, int], unreserved: int, tokens: int, *, floors: LayerTokens) -> int:
     """Take `tokens` from whoever can lend, lowering `layers`; what could not be found is returned."""
     missing = max(0, tokens - unreserved)
     for layer in (*LENDING_ORDER, "system", "user"):

@@ -87,7 +87,9 @@ def _give_way(
 ) -> dict[PartName, PackedLayer]:
     """The layers with the first lender packed into less; each round frees a token at least, so it ends."""
     if overflow.layer is None:
-        pins: dict[PartName, list[str]] = {layer: [p.fragment.node for p in section.placed] for layer, section in shown.items()}
+        pins: dict[PartName, list[str]] = {
+            layer: [p.fragment.node for p in section.placed] for layer, section in shown.items()
+        }
         raise PinsExceedWindow(pins=pins, overage_tokens=overflow.missing_tokens)
     layer = overflow.layer
     missing = overflow.missing_tokens
