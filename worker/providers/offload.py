@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Final, TypeVar, cast
 
 from pydantic import BaseModel
@@ -31,19 +31,19 @@ def is_heavy(*inputs: object) -> bool:
     """
     left = HEAVY_CHARS
     waiting: list[object] = list(inputs)
-    while waiting:
+    while waiting and left >= 0:
         value = waiting.pop()
         left -= _ITEM_CHARS
+        if value is None:
+            continue
         if isinstance(value, str):
             left -= len(value)
         elif isinstance(value, BaseModel):
             waiting.extend(value.__dict__.values())
             waiting.append(value.__pydantic_extra__)
-        elif isinstance(value, Mapping):
-            for key, item in cast("Mapping[object, object]", value).items():
-                waiting += (key, item)
         elif isinstance(value, list | tuple):
             waiting.extend(cast("list[object]", value))
-        if left < 0:
-            return True
-    return False
+        elif isinstance(value, dict):
+            for key, item in cast("dict[object, object]", value).items():
+                waiting += (key, item)
+    return left < 0
