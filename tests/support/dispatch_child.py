@@ -40,7 +40,15 @@ class Prefixed(dict[bytes, Act]):
         return super().get(key.partition(b" ")[0], default)
 
 
-async def main(bootstrap: str, topic: str, ledger: str, partitions: int, max_in_flight: int) -> int:
+async def main(
+    *,
+    bootstrap: str,
+    topic: str,
+    ledger: str,
+    partitions: int,
+    max_in_flight: int,
+    session_timeout_ms: int,
+) -> int:
     connection = KafkaConnection(bootstrap_servers=(bootstrap,))
     publisher = KafkaPublisher(connection=connection, options=ProducerOptions(is_idempotent=False))
     script = Prefixed({b"kill": kill, b"slow": slow})
@@ -62,7 +70,7 @@ async def main(bootstrap: str, topic: str, ledger: str, partitions: int, max_in_
         declare_topics=declare,
         telemetry=Telemetry(),
         health=Health(),
-        consumer=ConsumerOptions(session_timeout_ms=6_000, heartbeat_interval_ms=500),
+        consumer=ConsumerOptions(session_timeout_ms=session_timeout_ms, heartbeat_interval_ms=500),
         limits=Limits(commit_interval_seconds=0.1),
     )
     try:

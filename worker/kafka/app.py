@@ -116,7 +116,9 @@ class KafkaWorker:
         self._lag = LoopLag(telemetry.loop_lag_seconds)
         self._slots = Slots({route.topic: route.max_in_flight for route in routes})
         self._gate = StoreGate(probe_store)
-        self._quarantine = Quarantine(ledger, on_change=self._on_quarantine)
+        self._quarantine = Quarantine(
+            ledger, span=self._limits.uncommitted_span, on_change=self._on_quarantine
+        )
         self._broker = _Broker(
             connection.bootstrap_servers,
             client_id=connection.client_id,

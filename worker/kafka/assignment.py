@@ -43,7 +43,7 @@ class Shared:
 class Assignment(ConsumerRebalanceListener):
     """What a group has given to this worker; aiokafka calls the `on_partitions_*` around each rebalance.
 
-    Records may arrive a moment before `on_partitions_assigned` and must not be admitted before the starts
+    Records may arrive a moment before `on_partitions_assigned` and must not be admitted before the lives
     of their partitions are counted, so a partition begins paused and is opened by a task: the callback
     itself has to return before the group's session times out.
     """
@@ -188,26 +188,26 @@ class Assignment(ConsumerRebalanceListener):
     async def _clear(self, partitions: Iterable[Partition]) -> None:
         quarantine = self._shared.quarantine
         for partition in partitions:
-            quarantine.release(partition.position(self._group))
+            quarantine.forget(partition.position(self._group))
         try:
             async with asyncio.timeout(self._shared.limits.commit_timeout_seconds):
                 await asyncio.gather(
                     *(
                         quarantine.clear(partition.position(self._group), scope=partition.scope)
                         for partition in partitions
-                        # One that was never opened has counted no start, and its scope is not known.
+                        # One that was never opened was never counted, and its scope is not known.
                         if partition.scope and not partition.was_cut_off
                     )
                 )
         except TimeoutError:
-            _log.warning("quarantine.starts_kept", group=self._group, error="the ledger did not answer")
+            _log.warning("quarantine.lives_kept", group=self._group, error="the ledger did not answer")
 
     # --- Opening ---------------------------------------------------------------------------------
 
     async def _open(self, partitions: list[Partition]) -> None:
         while True:
             try:
-                await self._count_starts(partitions)
+                await self._count_lives(partitions)
             except StoreUnavailable as error:
                 await self._shared.gate.wait(error)
             except (KafkaError, OSError, TimeoutError) as error:
@@ -218,7 +218,7 @@ class Assignment(ConsumerRebalanceListener):
         for partition in partitions:
             self.resume(partition, "opening")
 
-    async def _count_starts(self, partitions: list[Partition]) -> None:
+    async def _count_lives(self, partitions: list[Partition]) -> None:
         consumer = self._consumer()
         if consumer is None:
             return
@@ -227,22 +227,32 @@ class Assignment(ConsumerRebalanceListener):
         committed = dict(zip(wanted, await asyncio.gather(*map(consumer.committed, wanted)), strict=True))
         ends = await consumer.end_offsets(wanted)
         begins = await consumer.beginning_offsets([tp for tp in wanted if committed[tp] is None])
-        for partition in partitions:
-            if partition.scope:
-                continue  # counted before the store went away
+
+        async def count(partition: Partition) -> None:
             tp = partition.topic_partition
             offset = committed[tp]
-            start = begins[tp] if offset is None else offset
-            partition.committed = start
-            ref = partition.ref(start, scope=scope)
-            await self._shared.quarantine.started(self._group, ref, end_offset=ends[tp])
+            partition.committed = begins[tp] if offset is None else offset
+            start = partition.ref(partition.committed, scope=scope)
+            await self._shared.quarantine.started(self._group, start, end_offset=ends[tp])
             partition.scope = scope
+
+        # Those that were counted before the store went away are not counted again.
+        counts = [count(partition) for partition in partitions if not partition.scope]
+        for result in await asyncio.gather(*counts, return_exceptions=True):
+            if isinstance(result, BaseException):
+                raise result
 
     # --- Committing ------------------------------------------------------------------------------
 
     async def commit(self) -> None:
         """Commit what has ended since; where that fails it is tried again the next time."""
         await self._commit(list(self._partitions.values()))
+        for partition in list(self._partitions.values()):
+            if partition.scope and self.owns(partition):
+                position = partition.position(self._group)
+                await self._shared.quarantine.note(
+                    position, scope=partition.scope, committed=partition.committed
+                )
 
     async def _commit(self, partitions: Iterable[Partition]) -> None:
         consumer = self._consumer()
@@ -272,7 +282,6 @@ class Assignment(ConsumerRebalanceListener):
                 self._shared.telemetry.commits.inc()
                 for partition, offset in due.items():
                     partition.committed = offset
-                    self._shared.quarantine.committed(partition.position(self._group), offset=offset)
 
 
 def _names(partitions: Iterable[TopicPartition]) -> list[str]:

@@ -93,7 +93,7 @@ class Partition:
         return self.tracker
 
     def position(self, group: str) -> Position:
-        """What its starts are counted by, beside the committed offset."""
+        """What its lives are counted by."""
         topic, partition = self.topic_partition
         return (group, topic, partition)
 

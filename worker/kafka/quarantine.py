@@ -1,15 +1,20 @@
 """A record that ends the process must not end it for ever.
 
-A start of a partition is counted, by its committed offset, when records wait behind that offset; an
-orderly revoke or stop clears the count. At the third start the whole process goes into quarantine: one
-record in work in all, each attempt written down before the work. A record that left three attempts behind
-is buried instead of tried. So a partition costs at most two deaths before quarantine and three in it.
-Outside quarantine no record costs anything.
+For each partition the ledger holds how many lives have begun on it, this one included, since it was last
+caught up with or left in order. At the third the whole process goes into quarantine: one record in work in
+all, each attempt written down before the work, and a record that left three attempts behind is buried
+instead of tried. So a record costs at most two deaths before quarantine and three in it, five in all.
+Outside quarantine no record costs anything; a partition costs a write or two each time it is assigned and
+when it is first caught up with.
+
+The count is by partition and not by committed offset: the commit moves up to such a record, in quarantine
+above all, and a count that began anew at each step would cost deaths at each step.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Final
 
 import structlog
@@ -19,8 +24,11 @@ from worker.ports import CrashLedger, RecordRef
 
 _log = structlog.get_logger(__name__)
 
-STARTS_BEFORE_QUARANTINE: Final = 3
+LIVES_BEFORE_QUARANTINE: Final = 3
 ATTEMPTS_BEFORE_BURIAL: Final = 3
+
+_WHOLE_PARTITION: Final = 0
+"""The offset under which a partition's lives are counted in the ledger."""
 
 Position = tuple[str, str, int]
 """Consumer group, topic, partition."""
@@ -29,54 +37,77 @@ Position = tuple[str, str, int]
 class Quarantine:
     """Decides, for one process, whether records are tried one at a time, and which are not tried again."""
 
-    def __init__(self, ledger: CrashLedger, *, on_change: Callable[[], None]) -> None:
-        """`on_change` is called when `is_active` has changed."""
+    def __init__(self, ledger: CrashLedger, *, span: int, on_change: Callable[[], None]) -> None:
+        """`span`: how far behind the commit a life may begin records.
+
+        `on_change` is called when `is_active` has changed.
+        """
         self._ledger = ledger
+        self._span = span
         self._on_change = on_change
-        self._ends: dict[Position, int] = {}
+        self._caught_up_at: dict[Position, int] = {}
+        self._suspect_until: dict[Position, int] = {}
 
     @property
     def is_active(self) -> bool:
         """Whether one record at a time is tried."""
-        return bool(self._ends)
+        return bool(self._suspect_until)
 
     async def started(self, group: str, committed: RecordRef, *, end_offset: int) -> None:
         """A partition was assigned. Must end before any of its records is tried.
 
         Raises StoreUnavailable; then nothing was decided, and the call must be repeated.
         """
+        position = (group, committed.topic, committed.partition)
         if end_offset <= committed.offset:
+            await self._count_anew(position, scope=committed.scope)
             return
-        starts = await self._ledger.raise_start(group, committed)
-        if starts < STARTS_BEFORE_QUARANTINE:
+        lives = await self._ledger.raise_start(group, replace(committed, offset=_WHOLE_PARTITION))
+        self._caught_up_at[position] = end_offset
+        if lives < LIVES_BEFORE_QUARANTINE:
             return
+        # An earlier life can have begun nothing that lies further behind the commit. Without this bound
+        # a long backlog would be worked off one by one because a machine was switched off three times.
+        until = min(end_offset, committed.offset + 2 * self._span)
         _log.warning(
             "quarantine.entered",
             topic=committed.topic,
             partition=committed.partition,
             offset=committed.offset,
-            starts=starts,
-            until_offset=end_offset,
+            until_offset=until,
+            lives=lives,
         )
         was_active = self.is_active
-        self._ends[group, committed.topic, committed.partition] = end_offset
+        self._suspect_until[position] = until
         if not was_active:
             self._on_change()
 
-    def committed(self, position: Position, *, offset: int) -> None:
-        """Everything before `offset` is committed; the partition is released at the end seen at its start."""
-        end_offset = self._ends.get(position)
-        if end_offset is not None and offset >= end_offset:
-            self.release(position)
+    async def note(self, position: Position, *, scope: str, committed: int) -> None:
+        """Everything before `committed` has ended. Cheap unless something follows from it.
 
-    def release(self, position: Position) -> None:
-        """The partition was revoked, or its end was reached: it holds the process in quarantine no more."""
-        if self._ends.pop(position, None) is not None and not self._ends:
-            _log.info("quarantine.left")
-            self._on_change()
+        A partition holds the process in quarantine no more when its commit has passed all that earlier
+        lives can have begun, or the end seen at its start, whichever comes first. It is caught up with at
+        that end, and the count begins anew with this life; where the ledger is away, at the next call.
+        """
+        if committed >= self._suspect_until.get(position, committed + 1):
+            self._release(position)
+        if committed >= self._caught_up_at.get(position, committed + 1):
+            try:
+                await self._count_anew(position, scope=scope)
+            except StoreUnavailable as error:
+                _log.warning(
+                    "quarantine.lives_kept", topic=position[1], partition=position[2], error=str(error)
+                )
+            else:
+                self._caught_up_at.pop(position, None)
+
+    def forget(self, position: Position) -> None:
+        """The partition was revoked, or the process stops: it holds the process in quarantine no more."""
+        self._caught_up_at.pop(position, None)
+        self._release(position)
 
     async def clear(self, position: Position, *, scope: str) -> None:
-        """Forget the partition's starts, for it was left in order.
+        """Count no lives of the partition, for it was left in order.
 
         In order means that no record of it was cut off in its work: one that was may have been on its way
         to end the process, and the rebalance that another worker's death causes must not clear it of that.
@@ -86,7 +117,7 @@ class Quarantine:
         try:
             await self._ledger.clear_starts(group, scope=scope, topic=topic, partition=partition)
         except StoreUnavailable as error:
-            _log.warning("quarantine.starts_kept", topic=topic, partition=partition, error=str(error))
+            _log.warning("quarantine.lives_kept", topic=topic, partition=partition, error=str(error))
 
     async def begin(self, record: RecordRef) -> int:
         """Write down that the record is tried; give how often it was tried before and never ended.
@@ -98,6 +129,17 @@ class Quarantine:
     async def end(self, record: RecordRef) -> None:
         """The record has ended, or waits for a store with nothing done. Raises StoreUnavailable."""
         await self._ledger.end_attempt(record)
+
+    async def _count_anew(self, position: Position, *, scope: str) -> None:
+        group, topic, partition = position
+        await self._ledger.clear_starts(group, scope=scope, topic=topic, partition=partition)
+        whole = RecordRef(scope=scope, topic=topic, partition=partition, offset=_WHOLE_PARTITION)
+        await self._ledger.raise_start(group, whole)
+
+    def _release(self, position: Position) -> None:
+        if self._suspect_until.pop(position, None) is not None and not self._suspect_until:
+            _log.info("quarantine.left")
+            self._on_change()
 
 
 def must_be_buried(*, earlier_attempts: int) -> bool:

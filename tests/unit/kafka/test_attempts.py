@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
@@ -35,7 +36,7 @@ class Bench:
         self.store_is_away = False
         self.ledger = MemoryLedger()
         self.window = FailureWindow(clock=lambda: 0.0)
-        self.quarantine = Quarantine(self.ledger, on_change=lambda: None)
+        self.quarantine = Quarantine(self.ledger, span=1_000, on_change=lambda: None)
         self.gate = StoreGate(self.probe, sleep=lambda _: asyncio.sleep(0))
         self.attempts = Attempts(
             self,
@@ -71,7 +72,7 @@ class Bench:
         self.bad_deploys.append(list(self.calls))
 
     async def enter_quarantine(self) -> None:
-        self.ledger.starts["group", REF] = 2
+        self.ledger.starts["group", replace(REF, offset=0)] = 2
         await self.quarantine.started("group", REF, end_offset=100)
 
     async def finish(self) -> None:
