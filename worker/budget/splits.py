@@ -19,7 +19,7 @@ from typing import Final
 
 import regex
 
-LOOKBACK_CHARS: Final = 512
+LOOKBACK_CHARS: Final = 256
 """How far back a split is looked for. Prose and code have one every few characters."""
 
 LONG_PIECE_CHARS: Final = 8_192

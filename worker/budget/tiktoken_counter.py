@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
+
 import numpy as np
 import tiktoken
 from numpy.typing import NDArray
@@ -30,6 +32,7 @@ class TiktokenCounter:
         self.name = name
         self._vocabulary = load_vocabulary(name)
         self._encoding: tiktoken.Encoding = self._vocabulary.encoding
+        self.longest_token_bytes = self._vocabulary.longest_token_bytes
 
     def is_exact(self, text: str) -> bool:
         """Whether `count(text)` is what tiktoken itself would say."""
@@ -52,7 +55,7 @@ class TiktokenCounter:
 
         Stops just past the limit, except inside a single piece that has no end.
         """
-        if len(text) > limit_tokens * self._vocabulary.longest_token_bytes:
+        if len(text) > limit_tokens * self.longest_token_bytes:
             return limit_tokens + 1
         counted, start = 0, 0
         size = min(_CHUNK_CHARS, 256 + limit_tokens)
@@ -71,7 +74,11 @@ class TiktokenCounter:
 
     def token_ends(self, text: str) -> NDArray[np.int64]:
         """UTF-8 byte offsets at which the tokens of `text` end: `(n_tokens,)`, ascending."""
-        return np.cumsum(self._vocabulary.token_bytes[self.encode(text)])
+        return self.ends_of(self.encode(text))
+
+    def ends_of(self, ids: NDArray[np.uint32]) -> NDArray[np.int64]:
+        """Byte offsets at which tokens end that stand one after the other: `(n_tokens,)`."""
+        return np.cumsum(self._vocabulary.token_bytes[ids])
 
     def encode(self, text: str) -> NDArray[np.uint32]:
         """The token ids of `text`: `(n_tokens,)`."""
@@ -96,6 +103,12 @@ class TiktokenCounter:
         """
         both = self._encoding.decode_bytes((left, right))
         return self.encode_piece(both) == [left, right]
+
+    def begins_token(self, data: bytes) -> bool:
+        """Whether some token is longer than `data` and begins with it."""
+        tokens = self._vocabulary.sorted_tokens
+        index = bisect_right(tokens, data)
+        return index < len(tokens) and tokens[index].startswith(data)
 
     def _encode_text(self, text: str) -> NDArray[np.uint32]:
         try:

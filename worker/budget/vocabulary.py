@@ -11,6 +11,7 @@ import binascii
 import gzip
 import hashlib
 import threading
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -33,11 +34,12 @@ _loaded: dict[str, Vocabulary] = {}
 
 @dataclass(frozen=True, slots=True)
 class Vocabulary:
-    """A tiktoken encoding, and the length in bytes of each token by its id: `(n_vocab,)`."""
+    """A tiktoken encoding, the length in bytes of each token by its id `(n_vocab,)`, and the tokens."""
 
     encoding: tiktoken.Encoding
     token_bytes: NDArray[np.int64]
     longest_token_bytes: int
+    sorted_tokens: Sequence[bytes]
 
 
 def load_vocabulary(name: str) -> Vocabulary:
@@ -68,7 +70,7 @@ def _build(name: str) -> Vocabulary:
     encoding = tiktoken.Encoding(**cast("dict[str, Any]", offline()))
     token_bytes = np.zeros(encoding.n_vocab, dtype=np.int64)
     token_bytes[np.fromiter(ranks.values(), np.int64)] = np.fromiter(map(len, ranks), np.int64)
-    return Vocabulary(encoding, token_bytes, int(token_bytes.max()))
+    return Vocabulary(encoding, token_bytes, int(token_bytes.max()), sorted(ranks))
 
 
 def _read_ranks(name: str, *, expected_sha256: str) -> dict[bytes, int]:

@@ -1,0 +1,104 @@
+"""Where a text may end: after a paragraph, a sentence, a word, or at least a whole grapheme.
+
+Each function yields ends in descending order from `high`, lazily, so that a caller who looks for the
+last one that fits reads only a little of a large text. An end is never 0 and never within a grapheme.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+import regex
+
+# Two line breaks with nothing but white space between them, of one kind: "\r\n" is a single break.
+_BLANK_LINE: Final = regex.compile(r"(?r)\n[^\S\n]*+\n|\r[^\S\r\n]*+\r")
+
+# A terminator with its closing quotes, then white space; Chinese and Japanese ones need none.
+_SENTENCE_END: Final = regex.compile(r"""(?r)[.!?…]["'”’)\]»*_`]{0,4}(?=\s)|[。！？]["”’」』）】]{0,4}""")
+
+# White space ends a word. Han and Hiragana are written without it, and each character is a word of its
+# own (UAX #29, section 4).
+_UNSPACED: Final = r"[\p{Han}\p{Hiragana}]"
+_WORD_END: Final = regex.compile(rf"(?r)(?<=\S)(?=\s|{_UNSPACED})|(?<={_UNSPACED})(?=\S)")
+
+_SPACE_AHEAD: Final = regex.compile(r"\s*+")
+_SPACE_BEHIND: Final = regex.compile(r"(?r)\s*+")
+# A pair of regional indicators and what extends it, spelled out: in a long run of them `\X` goes back
+# to the first one at each step.
+_FLAG: Final = r"[\U0001f1e6-\U0001f1ff]{1,2}[\p{GCB=Extend}\p{GCB=ZWJ}\p{GCB=SpacingMark}]*+"
+_GRAPHEME: Final = regex.compile(rf"{_FLAG}|\X")
+
+# Printable ASCII, tab, kana and plain Han join what stands before them only after a prepended mark.
+_SIMPLE: Final = regex.compile(
+    r"(?<!\p{GCB=Prepend})[ -~\t\u3001-\u3029\u3041-\u3096\u30a1-\u30fa\u4e00-\u9fff]"
+)
+
+
+def paragraph_ends(text: str, high: int) -> Iterator[int]:
+    """Ends of paragraphs, without the white space before the blank line."""
+    ahead = _SPACE_AHEAD.match(text, high)
+    limit = ahead.end() if ahead else high
+    while blank := _BLANK_LINE.search(text, 0, limit):
+        behind = _SPACE_BEHIND.match(text, 0, blank.start())
+        limit = behind.start() if behind else blank.start()
+        if 0 < limit <= high and is_grapheme_end(text, limit):
+            yield limit
+
+
+def sentence_ends(text: str, high: int) -> Iterator[int]:
+    """Ends of sentences: a terminator and white space."""
+    yield from _ends_of(_SENTENCE_END, text, high)
+
+
+def word_ends(text: str, high: int) -> Iterator[int]:
+    """Ends of words."""
+    yield from _ends_of(_WORD_END, text, high)
+
+
+def grapheme_ends(text: str, high: int) -> Iterator[int]:
+    """Ends of user-perceived characters (UAX #29, extended grapheme clusters)."""
+    while high > 0:
+        low = _certain_boundary(text, high - 1)
+        yield from (end for end in reversed(list(_clusters(text, low, high))) if end <= high)
+        if low > 0:
+            yield low
+        high = low - 1
+
+
+def is_grapheme_end(text: str, position: int) -> bool:
+    """Whether no grapheme reaches over `position`."""
+    if position in {0, len(text)} or _is_certain(text, position):
+        return True
+    return position in _clusters(text, _certain_boundary(text, position - 1), position)
+
+
+def _ends_of(pattern: regex.Pattern[str], text: str, high: int) -> Iterator[int]:
+    # One character more than `high`, for the pattern to see what follows.
+    for found in pattern.finditer(text, 0, high + 1):
+        if 0 < found.end() <= high and is_grapheme_end(text, found.end()):
+            yield found.end()
+
+
+def _clusters(text: str, low: int, high: int) -> Iterator[int]:
+    """Ends of the clusters from the boundary `low` on, the last one at or beyond `high`."""
+    while low < high:
+        cluster = _GRAPHEME.match(text, low)
+        low = cluster.end() if cluster else high
+        yield low
+
+
+def _certain_boundary(text: str, high: int) -> int:
+    """The last position at or before `high` that is a boundary whatever stands further off."""
+    while high > 0 and not _is_certain(text, high):
+        high -= 1
+    return high
+
+
+def _is_certain(text: str, position: int) -> bool:
+    left, right = text[position - 1], text[position]
+    if left == "\n":
+        return True
+    if right in "\r\n":
+        return left != "\r"
+    return _SIMPLE.match(text, position) is not None
