@@ -76,7 +76,7 @@ async def assert_each_ended_once(topics: Topics, wanted: set[str]) -> dict[Any, 
 
 async def test_requests_become_bundles_with_usage(mode: Mode, topics: Topics, tmp_path: Path) -> None:
     async with workers(mode, tmp_path) as start:
-        await start()
+        worker = await start()
         trace = (b"traceparent", b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01")
         await topics.send(request(1), headers=[("correlation_id", b"c-1"), (trace[0].decode(), trace[1])])
         published = await topics.read_until("bundles", covers({"r1"}))
@@ -89,6 +89,8 @@ async def test_requests_become_bundles_with_usage(mode: Mode, topics: Topics, tm
         usage = await topics.read_until("usage", covers({"r1"}))
         event = json.loads(usage.records[0].value)
         assert event["usage"]["spent"] == body["usage"]["spent"]
+        worker.signal(signal.SIGTERM)
+        assert await worker.ended() == 0
     lines = [json.loads(line) for line in (tmp_path / "usage.jsonl").read_text().splitlines()]
     assert [line["request_id"] for line in lines] == ["r1"]
 

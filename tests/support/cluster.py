@@ -17,6 +17,9 @@ from typing import Any, Self
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.structs import TopicPartition
 
+from worker.kafka.connection import KafkaConnection
+from worker.kafka.topics import ensure_topics
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -69,7 +72,7 @@ async def workers(mode: Mode, tmp_path: Path) -> AsyncGenerator[Callable[..., An
                     "WORKER_KAFKA__BOOTSTRAP_SERVERS": json.dumps([mode.bootstrap]),
                     "WORKER_KAFKA__TOPIC_PREFIX": mode.prefix,
                     "WORKER_KAFKA__GROUP_ID": mode.group,
-                    "WORKER_KAFKA__SESSION_TIMEOUT_MS": "6000",
+                    "WORKER_KAFKA__SESSION_TIMEOUT_MS": "10000",
                     "WORKER_HTTP__PORT": "0",
                     "ORCHESTRATA_CONTEXT_USAGE_LOG": str(tmp_path / "usage.jsonl"),
                     **mode.environment,
@@ -120,6 +123,9 @@ class Topics:
         self._published: dict[str, Published] = defaultdict(Published)
 
     async def __aenter__(self) -> Self:
+        # Before anybody produces: the embedded broker would create the topic its own way, Kafka not at all.
+        connection = KafkaConnection(bootstrap_servers=(self._mode.bootstrap,))
+        await ensure_topics(connection, prefix=self._mode.prefix, replication_factor=1)
         await self._producer.start()
         return self
 
@@ -187,11 +193,8 @@ class Topics:
             await consumer.start()
             self._consumers[topic] = consumer
             name = self._mode.prefix + topic
-            partitions: set[int] | None = None
-            while not partitions:
-                # Created by the first worker to start; asking for all topics creates none.
-                partitions = (name in await consumer.topics() and consumer.partitions_for_topic(name)) or None
-                await asyncio.sleep(0.05)
+            await consumer.topics()
+            partitions = consumer.partitions_for_topic(name)
             consumer.assign([TopicPartition(name, partition) for partition in sorted(partitions)])
             await consumer.seek_to_beginning()
         return self._consumers[topic]
