@@ -327,9 +327,10 @@ def check_request(request: AssemblyRequest) -> None:
     """
     budget = request.budget
     layers = budget.layers if budget is not None else {}
-    unknown = sorted((layers.keys() | request.layer_timeouts_ms.keys()) - set(LAYERS))
-    if unknown:
-        raise UnknownLayer(unknown[0], known=LAYERS)
+    if layers or request.layer_timeouts_ms:
+        unknown = sorted((layers.keys() | request.layer_timeouts_ms.keys()) - set(LAYERS))
+        if unknown:
+            raise UnknownLayer(unknown[0], known=LAYERS)
     if budget is not None and budget.total is not None and sum(layers.values()) > budget.total:
         raise _invalid("budget.layers", "the layers ask for more than `budget.total`")
     for unsupported in UNSUPPORTED:
