@@ -17,6 +17,7 @@ from typing import Any, Self
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.structs import TopicPartition
 
+from schemas.topics import TOPICS
 from worker.kafka.connection import KafkaConnection
 from worker.kafka.topics import ensure_topics
 
@@ -193,9 +194,8 @@ class Topics:
             await consumer.start()
             self._consumers[topic] = consumer
             name = self._mode.prefix + topic
-            await consumer.topics()
-            partitions = consumer.partitions_for_topic(name)
-            consumer.assign([TopicPartition(name, partition) for partition in sorted(partitions)])
+            spec = next(spec for spec in TOPICS if spec.role == topic)
+            consumer.assign([TopicPartition(name, partition) for partition in range(spec.partitions)])
             await consumer.seek_to_beginning()
         return self._consumers[topic]
 
