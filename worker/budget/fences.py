@@ -50,6 +50,10 @@ class _State:
     """The last line was a list mark alone: a blank line next ends the item."""
 
 
+_NOTHING: Final = _State()
+_IN_PARAGRAPH: Final = _State(in_paragraph=True)
+
+
 def open_fence(text: str) -> str | None:
     """The line that closes the fence which `text` leaves open; None if it leaves none."""
     return FenceTracker(text).closing_line(len(text))
@@ -77,7 +81,7 @@ class FenceTracker:
         found = [position for mark in _MARKS if (position := text.find(mark)) >= 0]
         self._first_mark = min(found, default=len(text))
         self._offsets = [0]
-        self._states = [_State()]
+        self._states = [_NOTHING]
 
     def closing_line(self, end: int) -> str | None:
         """The line that closes the fence which `text[:end]` leaves open; None if it leaves none.
@@ -120,8 +124,8 @@ def _line_start(text: str, low: int, found: int) -> int:
 def _after_line(state: _State, line: str) -> _State:
     if "\t" in line:
         line = line.expandtabs(_TAB_COLUMNS)
-    if not state.containers and not state.fence and line[:1].isalpha():
-        return state if state.in_paragraph else _State(in_paragraph=True)
+    if not state.containers and not state.fence and (not line or line[0].isalpha()):
+        return _IN_PARAGRAPH if line else _NOTHING  # most lines of prose
     depth, rest = _enter(state.containers, line)
     if state.fence:
         if depth == len(state.containers):

@@ -24,13 +24,21 @@ from worker.budget.tiktoken_counter import TiktokenCounter
 from worker.budget.tokens import ScaledCounter, TokenCounter
 from worker.budget.utf8 import byte_length, byte_offsets, well_formed
 
+# Chunks small enough that little is read in vain, large enough that a call costs little beside its work.
 _MIN_CHUNK_CHARS: Final = 256
 _MAX_CHUNK_CHARS: Final = 8_192
 _SPARE_CHARS: Final = 64
-_MARGIN_TOKENS: Final = 8
+
+# How far beyond the limit a longer prefix with fewer tokens is looked for where there is no split.
+_MARGIN_TOKENS: Final = 4
 _MARGIN_CHARS: Final = 64
 _CHEAP_CHARS: Final = 2_048
+
+# A split is used for counting if it is that near.
 _NEAR_CHARS: Final = 96
+
+# A run must go back that far for its piece to have begun before it, for every token that may reach
+# over its end (128 bytes at most) and for the seam before that.
 _RUN_CHARS: Final = 384
 _RESUME_BYTES: Final = 24
 _RESUME_TRIES: Final = 8
@@ -193,7 +201,8 @@ class SplitPrefixes:
         return min(chunk.end_of_token(min(index, len(chunk.ids) - 1)), low + _MARGIN_CHARS)
 
     def _count_in_run(self, chunk: _Chunk, end: int) -> int | None:
-        if end - _RUN_CHARS < chunk.start or not self._is_in_run(end):
+        # A chunk begins at a split, so a run that goes back to there is a piece of its own.
+        if not uniform_class(self._text, max(chunk.start, end - _RUN_CHARS), end):
             return None
         return self._resume(chunk, byte_length(self._text[chunk.start : end]))
 
