@@ -61,15 +61,19 @@ def fail(message: str) -> NoReturn:
     raise SystemExit(1)
 
 
-def load_settings() -> Settings:
-    """The settings from the environment, or one clear line on what is wrong with them."""
+def load_settings(*, is_service: bool = False) -> Settings:
+    """The settings from the environment, or one clear line on what is wrong with them.
+
+    A command that does one thing speaks for itself, so only warnings and errors are logged beside it.
+    """
     try:
         settings = Settings()
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         name = "WORKER_" + "__".join(str(part).upper() for part in first["loc"])
         fail(f"{name}: {first['msg']}")
-    configure_logs(level=settings.log_level, log_format=settings.log_format)
+    level = settings.log_level if is_service or settings.log_level == "error" else "warning"
+    configure_logs(level=level, log_format=settings.log_format)
     return settings
 
 
@@ -117,7 +121,7 @@ def run(
 
     if port is not None and not embedded:
         fail("--port belongs to --embedded")
-    run_async(run_service(load_settings(), embedded=embedded, embedded_port=port))
+    run_async(run_service(load_settings(is_service=True), embedded=embedded, embedded_port=port))
 
 
 @app.command()

@@ -18,8 +18,10 @@ from faststream.security import BaseSecurity, SASLPlaintext, SASLScram256, SASLS
 
 from schemas.bundle import ContextBundle
 from schemas.codes import PartName
-from schemas.topics import topic_name
+from schemas.topics import TOPICS, topic_name
+from schemas.wire import format_time
 from worker.assembly import Assembler, ContentPolicy
+from worker.budget.layers import ContextBudget
 from worker.budget.models import ModelSpec
 from worker.budget.tokens import counter_for
 from worker.client import ContextClient
@@ -69,8 +71,6 @@ from worker.usage.log import UsageLog
 log = structlog.get_logger()
 
 _READY_POLL_SECONDS: Final = 0.05
-RECORD_SLACK_BYTES: Final = 65_536
-"""What key, headers and framing may add to a bundle before the producer calls its record too large."""
 
 
 # --- Content -----------------------------------------------------------------------------------------
@@ -148,6 +148,7 @@ def build_library(
     settings: Settings | None = None,
     *,
     injector: ContextInjector | None = None,
+    budget: ContextBudget | None = None,
     project_id: str = "local",
     usage_log: Path | None = None,
 ) -> UnifiedContextAssembler:
@@ -157,6 +158,7 @@ def build_library(
         providers_for=lambda store: build_providers(chosen, artifact_store=store),
         policy=content_policy(chosen),
         injector=injector,
+        budget=budget,
         project_id=project_id,
         usage_log=usage_log,
     )
@@ -173,11 +175,12 @@ async def assemble_once(
     decoded = decode_request(body, max_bytes=limits.max_request_bytes, max_depth=limits.max_depth)
     check_request(decoded.request)
     instant = decoded.request.as_of or as_of
-    if instant is None:
-        instant = utc_now()
-        say(f"as of {instant.isoformat()}; give --as-of to get the same bytes again")
     assembler = build_assembler(settings, Telemetry())
-    return (await assembler.assemble(decoded.request, as_of=instant, notes=decoded.notes)).bundle
+    chosen = instant or utc_now()
+    assembled = await assembler.assemble(decoded.request, as_of=chosen, notes=decoded.notes)
+    if instant is None:
+        say(f"as of {format_time(chosen)}; give --as-of to get the same bytes again")
+    return assembled.bundle
 
 
 def load_counters(settings: Settings) -> None:
@@ -280,7 +283,7 @@ async def build_service(settings: Settings, *, usage_log: Path | None = None) ->
             connection=connection,
             options=ProducerOptions(
                 is_idempotent=kafka.idempotent_producer,
-                max_record_bytes=limits.max_record_bytes + RECORD_SLACK_BYTES,
+                max_record_bytes=max(limits.max_record_bytes, *(spec.max_message_bytes for spec in TOPICS)),
             ),
         )
         handler = RequestHandler(

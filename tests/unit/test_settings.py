@@ -1,0 +1,84 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pydantic import BaseModel, SecretStr, ValidationError
+
+from worker.settings import Content, Http, Kafka, Outcomes, Settings, read_secret
+
+
+def groups() -> Iterator[type[BaseModel]]:
+    yield Settings
+    for field in Settings.model_fields.values():
+        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
+            yield field.annotation
+
+
+@pytest.mark.parametrize("group", list(groups()), ids=lambda group: group.__name__)
+def test_every_option_is_described(group: type[BaseModel]) -> None:
+    undescribed = [
+        name
+        for name, field in group.model_fields.items()
+        if not field.description
+        and not (isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel))
+    ]
+    assert undescribed == []
+
+
+def test_options_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORKER_KAFKA__BOOTSTRAP_SERVERS", '["10.0.0.1:9092", "10.0.0.2:9092"]')
+    monkeypatch.setenv("WORKER_LIMITS__MAX_DEPTH", "12")
+    settings = Settings()
+    assert settings.kafka.bootstrap_servers == ("10.0.0.1:9092", "10.0.0.2:9092")
+    assert settings.limits.max_depth == 12
+
+
+@pytest.mark.parametrize(
+    ("make", "reason"),
+    [
+        (lambda: Kafka(sasl_username="u"), "no effect"),
+        (lambda: Kafka(ssl_ca_file=Path("ca")), "no effect"),
+        (lambda: Kafka(security_protocol="SASL_SSL"), "needs"),
+        (lambda: Outcomes(redis_url="redis://127.0.0.1"), "no effect"),
+        (lambda: Outcomes(store="redis"), "needs"),
+        (lambda: Outcomes(keep_seconds=10, forget_seconds=5), "must not be below"),
+        (lambda: Http(host="0.0.0.0"), "token"),  # noqa: S104  # refused, which is the point
+        (lambda: Content(default_model="none"), "is not in content.models"),
+        (lambda: Kafka(bootstrap_servers=()), "at least 1"),
+    ],
+)
+def test_a_contradiction_or_an_option_without_effect_is_refused_with_its_reason(
+    make: type[object], reason: str
+) -> None:
+    with pytest.raises(ValidationError, match=reason):
+        make()
+
+
+def test_a_misspelled_option_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORKER_KAFKA__GROUPID", "x")
+    with pytest.raises(ValidationError, match="groupid"):
+        Settings()
+
+
+def test_a_secret_never_shows_in_errors_or_in_print() -> None:
+    with pytest.raises(ValidationError) as caught:
+        Outcomes(redis_password=SecretStr("hunter2"))
+    assert "hunter2" not in str(caught.value)
+    assert "hunter2" not in repr(
+        Kafka(security_protocol="SASL_SSL", sasl_username="u", sasl_password=SecretStr("hunter2"))
+    )
+
+
+def test_a_secret_is_read_from_its_file_without_the_line_break(tmp_path: Path) -> None:
+    path = tmp_path / "secret"
+    path.write_text("hunter2\n")
+    assert read_secret(None, path) == "hunter2"
+    assert read_secret(SecretStr("a"), None) == "a"
+    assert read_secret(None, None) is None
+
+
+def test_a_secret_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="absent"):
+        read_secret(None, tmp_path / "absent")
