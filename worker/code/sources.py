@@ -211,7 +211,7 @@ def _components(path: str) -> tuple[str, ...] | RefusalReason:
     if len(path) > MAX_PATH_CHARS:
         return "not a file name"
     # A control character or line separator would break the one line on which a path is shown.
-    if any(unicodedata.category(c) in {"Cc", "Zl", "Zp"} for c in path):
+    if not path.isprintable() and any(unicodedata.category(c) in {"Cc", "Zl", "Zp"} for c in path):
         return "control character"
     components = tuple(part for part in path.split("/") if part not in {"", "."})
     if not components:

@@ -215,16 +215,16 @@ def test_any_list_ends_where_it_says_and_its_ids_stand_in_it(text: str) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "# @traces " + "A-1, " * 100_000,
+        "# @traces " + "A-1, " * 40_000,
         "# @traces A" + "-1" * 200_000 + "x",
         "# @traces A-" + "1" * 400_000 + ".." + "2" * 400_000,
         "# @traces FR-1.." + "9" * 100_000,
         "# " + "@traces " * 50_000,
         "# @relation(" * 30_000,
         "# [impl->" + "a~" * 100_000,
-        "# @traces REQ-1\n" * 30_000,
-        "def f():\n    pass\n" + "    # REQ-1\n\n" * 30_000,
-        "def f(): # REQ-1\n    pass\n" * 10_000,
+        "# @traces REQ-1\n" * 15_000,
+        "def f():\n    pass\n" + "    # REQ-1\n\n" * 15_000,
+        "def f(): # REQ-1\n    pass\n" * 4_000,
         "'''" + "```\n" * 100_000 + "@traces REQ-1'''",
     ],
     ids=range(11),
@@ -232,4 +232,4 @@ def test_any_list_ends_where_it_says_and_its_ids_stand_in_it(text: str) -> None:
 def test_hostile_tags_take_linear_time(text: str) -> None:
     started = time.process_time()
     extract("m.py", text.encode())
-    assert time.process_time() - started < 8
+    assert time.process_time() - started < 4

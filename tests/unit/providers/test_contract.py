@@ -16,8 +16,10 @@ from hypothesis import strategies as st
 
 from schemas.session import Decision
 from tests.unit.providers.frames import BUDGET, BYTES, IMPLEMENT, SCOPE, frame, texts
+from worker.code.sources import SourceRoots
 from worker.ports import Fragment, LayerBudget, LayerContribution, Provider, Subject
 from worker.providers.artifacts import ArtifactsProvider, render_artifact_digest
+from worker.providers.ast import AstProvider
 from worker.providers.contribution import layer_text
 from worker.providers.graph import GraphProvider
 from worker.providers.memory import MemoryProvider
@@ -32,6 +34,7 @@ PROVIDERS: list[Callable[[], Provider]] = [
     MemoryProvider,
     ArtifactsProvider,
     GraphProvider,
+    lambda: AstProvider(SourceRoots({})),
     SemanticProvider,
     TaskProvider,
 ]
