@@ -28,7 +28,8 @@ def configure_logs(*, level: str, log_format: Literal["console", "json"]) -> Non
             renderer,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelNamesMapping()[level.upper()]),
-        logger_factory=structlog.WriteLoggerFactory(sys.stderr),
+        # Asked for each logger: standard error may be another file by then.
+        logger_factory=lambda *_: structlog.WriteLogger(sys.stderr),
         cache_logger_on_first_use=False,
     )
     logging.basicConfig(

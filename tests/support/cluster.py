@@ -218,3 +218,27 @@ def request(number: int, *, project: str = "p", **more: Any) -> dict[str, Any]:
         "user_message": f"Do number {number}.",
         **more,
     }
+
+
+def ids(published: Published) -> set[str | None]:
+    return {json.loads(record.value).get("request_id") for record in published.records}
+
+
+def covers(wanted: set[str]) -> Callable[[Published], bool]:
+    return lambda published: wanted <= ids(published)
+
+
+def longer_than(records: int) -> Callable[[Published], bool]:
+    return lambda published: len(published.records) > records
+
+
+async def assert_each_ended_once(topics: Topics, wanted: set[str]) -> dict[Any, list[bytes]]:
+    """Exactly one distinct outcome and usage event each; what was published again is byte-equal."""
+    await topics.read_until("bundles", covers(wanted), seconds=120)
+    await topics.read_until("usage", covers(wanted), seconds=60)
+    outcomes = (await topics.read_all("bundles")).by_outcome()
+    usages = (await topics.read_all("usage")).by_outcome()
+    assert {key[1] for key in outcomes} == wanted
+    assert {key: len(set(values)) for key, values in outcomes.items()} == dict.fromkeys(outcomes, 1)
+    assert {key: len(set(values)) for key, values in usages.items()} == dict.fromkeys(outcomes, 1)
+    return outcomes

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -82,3 +83,7 @@ def test_a_secret_is_read_from_its_file_without_the_line_break(tmp_path: Path) -
 def test_a_secret_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="absent"):
         read_secret(None, tmp_path / "absent")
+
+
+def test_the_environment_of_the_tests_is_not_the_workers() -> None:
+    assert not [name for name in os.environ if name.startswith("WORKER_")]

@@ -1,0 +1,43 @@
+"""The two ways to run a worker, for every end-to-end test."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from tests.support.cluster import Mode, Topics
+from worker.kafka.embedded import EmbeddedBroker
+
+
+@pytest.fixture(params=["embedded", "services"])
+def mode(request: pytest.FixtureRequest, namespace: str, tmp_path: Path) -> Mode:
+    if request.param == "embedded":
+        broker: EmbeddedBroker = request.getfixturevalue("embedded")
+        bootstrap = broker.bootstrap_servers
+        environment = {
+            "WORKER_KAFKA__IDEMPOTENT_PRODUCER": "false",
+            "WORKER_OUTCOMES__SQLITE_PATH": str(tmp_path / "outcomes.db"),
+        }
+    else:
+        bootstrap = request.getfixturevalue("kafka_bootstrap")
+        environment = {
+            "WORKER_OUTCOMES__STORE": "redis",
+            "WORKER_OUTCOMES__REDIS_URL": request.getfixturevalue("redis_url"),
+            "WORKER_OUTCOMES__KEY_PREFIX": namespace,
+        }
+    return Mode(
+        name=request.param,
+        bootstrap=bootstrap,
+        prefix=f"{namespace}.",
+        group=f"g-{namespace}",
+        environment=environment,
+    )
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def topics(mode: Mode) -> AsyncGenerator[Topics]:
+    async with Topics(mode) as topics:
+        yield topics

@@ -1,0 +1,83 @@
+"""SIGKILL at awkward moments, on real Kafka and on the embedded broker: every request ends once."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.support.cluster import (
+    Mode,
+    Topics,
+    assert_each_ended_once,
+    covers,
+    request,
+    workers,
+)
+
+pytestmark = [pytest.mark.timeout(240), pytest.mark.asyncio(loop_scope="session")]
+
+
+async def test_sigkill_in_the_middle_of_work_loses_and_doubles_nothing(
+    mode: Mode, topics: Topics, tmp_path: Path
+) -> None:
+    wanted = {f"r{number}" for number in range(120)}
+    async with workers(mode, tmp_path) as start:
+        for number in range(120):
+            await topics.send(request(number), key=f"p{number}")
+        for _ in range(2):
+            seen = len((await topics.read_all("bundles")).records)
+            victim = await start()
+            await topics.read_until("bundles", lambda p, seen=seen: len(p.records) > seen, seconds=60)
+            victim.signal(signal.SIGKILL)
+            await victim.ended()
+        await start()
+        await assert_each_ended_once(topics, wanted)
+
+
+@pytest.mark.parametrize(
+    "point", ["outcome.before_store", "outcome.after_store", "reply.before_usage", "usage.before_done"]
+)
+async def test_a_kill_at_each_point_of_the_path_still_ends_each_request_once(
+    mode: Mode, topics: Topics, tmp_path: Path, point: str
+) -> None:
+    async with workers(mode, tmp_path) as start:
+        victim = await start(WORKER_FAILPOINTS=f"{point}=kill@number 3")
+        for number in range(6):
+            await topics.send(request(number), key=f"p{number}")
+        assert await victim.ended() == -signal.SIGKILL
+        await start()
+        await assert_each_ended_once(topics, {f"r{number}" for number in range(6)})
+
+
+async def test_a_request_that_kills_the_process_is_isolated_and_its_neighbours_pass(
+    mode: Mode, topics: Topics, tmp_path: Path
+) -> None:
+    good = {f"r{number}" for number in range(8)}
+    async with workers(mode, tmp_path) as start:
+        for number in range(8):
+            await topics.send(request(number), partition=3)
+            if number == 3:
+                await topics.send(request(99, user_message="a poisoned message", thread_id="t"), partition=3)
+        for _ in range(9):
+            worker = await start(WORKER_FAILPOINTS="assemble=kill@poisoned")
+            reading = asyncio.create_task(topics.read_until("bundles", covers(good | {"r99"}), seconds=200))
+            ending = asyncio.create_task(worker.process.wait())
+            await asyncio.wait({reading, ending}, return_when=asyncio.FIRST_COMPLETED)
+            if reading.done():
+                ending.cancel()
+                break
+            reading.cancel()
+            await asyncio.gather(reading, return_exceptions=True)
+        published = await topics.read_all("bundles")
+        assert covers(good | {"r99"})(published)
+        reply = next(
+            json.loads(r.value) for r in published.records if json.loads(r.value)["request_id"] == "r99"
+        )
+        assert reply["code"] == "worker_died"
+        dead = await topics.read_until("dead-letters", lambda p: len(p.records) >= 1)
+        assert dict(dead.records[0].headers)["context-dead-code"] == b"worker_died"
+        assert json.loads(dead.records[0].value)["request_id"] == "r99"
