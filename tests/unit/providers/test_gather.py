@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 from collections.abc import Awaitable, Callable
 from itertools import permutations
@@ -33,7 +34,7 @@ class Source:
 
 
 class Stuck:
-    """Swallows every cancellation until it is let go, then returns or raises."""
+    """Swallows its cancellation and goes on until it is let go, then returns or raises."""
 
     def __init__(self, error: Exception | None = None) -> None:
         self._gate = asyncio.Event()
@@ -44,11 +45,10 @@ class Stuck:
         task = asyncio.current_task()
         assert task is not None
         self._tasks.append(task)
-        while not self._gate.is_set():
-            try:
-                await self._gate.wait()
-            except asyncio.CancelledError:
-                continue
+        with contextlib.suppress(asyncio.CancelledError):
+            await self._gate.wait()
+        # The second cancellation ends it, or a failing test would keep the event loop from closing.
+        await self._gate.wait()
         if self._error is not None:
             raise self._error
 
