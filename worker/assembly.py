@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import lru_cache
 from time import perf_counter
 from typing import Final, ParamSpec, TypeVar
 
@@ -206,7 +207,7 @@ class Assembler:
         """Metrics, and one line that says which layers used more than half of what they had."""
         statuses = usage.statuses or {}
         for layer, outcome in statuses.items():
-            self._telemetry.layers.labels(layer, outcome.status, outcome.reason or "").inc()
+            self._telemetry.count_layer(layer, outcome.status, outcome.reason)
         if usage.counts is not None:
             self._telemetry.escaped_delimiters.inc(usage.counts.escaped_delimiters)
         spends = usage.usage.layers if usage.usage else {}
@@ -247,9 +248,7 @@ def plan_request(frame: RequestFrame, scope: Scope, policy: ContentPolicy) -> _P
     )
 
     def seat(text: str, system_tokens: int, user_tokens: int) -> _Plan:
-        overhead = Overhead(
-            client=client, framing=framing, preamble=counter.count(text) + _SEAM_TOKENS if text else 0
-        )
+        overhead = Overhead(client=client, framing=framing, preamble=_preamble_tokens(counter, text))
         return _Plan(
             window=window,
             counter=counter,
@@ -279,9 +278,10 @@ def fuse(frame: RequestFrame, plan: _Plan, contributions: Mapping[PartName, Laye
     candidates = fusion.rank(
         frame,
         contributions,
-        budget_tokens=sum(plan.effective.layer_budget(layer) for layer in CONTENT_LAYERS),
+        budget_tokens=plan.effective.total - plan.effective.output,
     )
-    floor_sections: dict[PartName, str] = {layer: candidates.floor_section(layer) for layer in CONTENT_LAYERS}
+    filled = [layer for layer in CONTENT_LAYERS if candidates.scored[layer]]
+    floor_sections: dict[PartName, str] = {layer: candidates.floor_section(layer) for layer in filled}
     floors: dict[PartName, int] = {
         layer: counter.count(text) for layer, text in floor_sections.items() if text
     }
@@ -294,7 +294,8 @@ def fuse(frame: RequestFrame, plan: _Plan, contributions: Mapping[PartName, Laye
             system_tokens=counter.count(request.system_prompt),
             user_tokens=counter.count(request.user_message),
         )
-    effective = _lend_idle(effective, candidates, counter)
+    if filled:
+        effective = _lend_idle(effective, candidates, counter)
 
     def pack(layer: PartName, budget_tokens: int) -> PackedLayer:
         return fusion.pack(candidates, layer, budget_tokens=budget_tokens, counter=counter)
@@ -305,11 +306,7 @@ def fuse(frame: RequestFrame, plan: _Plan, contributions: Mapping[PartName, Laye
         preamble=plan.preamble,
         budget=effective,
         floors=floors,
-        packed={
-            layer: pack(layer, effective.layer_budget(layer))
-            for layer in CONTENT_LAYERS
-            if candidates.scored[layer]
-        },
+        packed={layer: pack(layer, effective.layer_budget(layer)) for layer in filled},
         repack=pack,
         counter=counter,
     )
@@ -435,6 +432,12 @@ def _counts(
         fragments_kept=kept,
         fragments_dropped=considered - kept,
     )
+
+
+@lru_cache(maxsize=4_096)
+def _preamble_tokens(counter: TokenCounter, text: str) -> int:
+    """What is set aside for the preamble; the same for all prompts of a thread."""
+    return counter.count(text) + _SEAM_TOKENS if text else 0
 
 
 def _quick_size(text: str, reserved: int, counter: TokenCounter) -> int:

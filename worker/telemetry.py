@@ -8,10 +8,12 @@ from __future__ import annotations
 from collections.abc import Generator
 from contextlib import contextmanager
 from time import perf_counter
-from typing import Final
+from typing import Any, Final, Generic, TypeVar
 
 from opentelemetry import trace
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+from schemas.codes import LayerReason, LayerStatus, PartName
 
 SPAN_REQUEST: Final = "context.request"
 SPAN_DECODE: Final = "context.decode"
@@ -22,6 +24,22 @@ SPAN_STORE: Final = "context.store"
 SPAN_PUBLISH: Final = "context.publish"
 
 _SECONDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
+
+
+M = TypeVar("M", Counter, Histogram)
+
+
+class _Children(dict[Any, M], Generic[M]):
+    """The children of one metric by their label or labels, looked up once each."""
+
+    def __init__(self, metric: M) -> None:
+        super().__init__()
+        self._metric = metric
+
+    def __missing__(self, labels: str | tuple[str, ...]) -> M:
+        child = self._metric.labels(*((labels,) if isinstance(labels, str) else labels))
+        self[labels] = child
+        return child
 
 
 class Telemetry:
@@ -88,6 +106,9 @@ class Telemetry:
             buckets=_SECONDS,
             registry=registry,
         )
+        # Looking a child up by its labels costs more than counting; these are counted for each request.
+        self._stages = _Children(self.stage_seconds)
+        self._layers = _Children(self.layers)
         self.in_flight = Gauge("context_records_in_flight", "Records in work.", registry=registry)
         self.paused_partitions = Gauge(
             "context_partitions_paused", "Assigned partitions that are paused.", ("cause",), registry=registry
@@ -119,7 +140,11 @@ class Telemetry:
             else:
                 yield
         finally:
-            self.stage_seconds.labels(name).observe(perf_counter() - started)
+            self._stages[name].observe(perf_counter() - started)
+
+    def count_layer(self, layer: PartName, status: LayerStatus, reason: LayerReason | None) -> None:
+        """One layer of a bundle."""
+        self._layers[layer, status, reason or ""].inc()
 
     def exposition(self) -> bytes:
         """The Prometheus text format."""

@@ -108,14 +108,18 @@ def _charge(
     parts: Mapping[PartName, str], preamble: str, counter: TokenCounter
 ) -> tuple[dict[str, int], bool]:
     """Tokens by part, one encoding a message; and whether all of them are exact."""
-    user = [(_PREAMBLE, preamble), *((layer, parts[layer]) for layer in PARTS if layer != "system")]
-    charged = charge_spans(counter, parts["system"], [("system", len(parts["system"]))])
-    ends = accumulate(len(text) for _, text in user)
-    content = "".join(text for _, text in user)
-    charged |= charge_spans(
-        counter, content, [(name, end) for (name, _), end in zip(user, ends, strict=True)]
-    )
-    return charged, counter.is_exact(content) and counter.is_exact(parts["system"])
+    charged = {_PREAMBLE: 0, **dict.fromkeys(PARTS, 0)}
+    is_exact = True
+    of_user = [(_PREAMBLE, preamble), *((layer, parts[layer]) for layer in PARTS if layer != "system")]
+    for message in ([("system", parts["system"])], of_user):
+        shown = [(name, text) for name, text in message if text]
+        if shown:
+            content = "".join(text for _, text in shown)
+            ends = accumulate(len(text) for _, text in shown)
+            spans = [(name, end) for (name, _), end in zip(shown, ends, strict=True)]
+            charged |= charge_spans(counter, content, spans)
+            is_exact = is_exact and counter.is_exact(content)
+    return charged, is_exact and counter.exact
 
 
 def _messages(parts: Mapping[PartName, str], preamble: str) -> tuple[Message, ...]:

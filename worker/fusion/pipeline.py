@@ -133,7 +133,9 @@ class FusionPipeline:
         scored = parts.scorer.score(distinct, plan_context)
         return Candidates(
             frames={
-                layer: self._frame(layer, contributions[layer]) for layer in PARTS if layer in contributions
+                layer: self._frame(layer, contribution)
+                for layer, contribution in contributions.items()
+                if contribution.fragments
             },
             scored=_by_layer(scored),
             levels=levels,

@@ -25,7 +25,7 @@ TASK_WORDS: Final[Mapping[TaskType, tuple[str, ...]]] = {
 
 _TASK_OF_WORD: Final = {word: task for task, words in TASK_WORDS.items() for word in words}
 _WORD = re.compile(r"[a-z]+")
-_SCANNED_CHARS: Final = 4_000
+_SCANNED_CHARS: Final = 500
 
 
 def analyze_request(
