@@ -280,7 +280,7 @@ def fuse(frame: RequestFrame, plan: _Plan, contributions: Mapping[PartName, Laye
         contributions,
         budget_tokens=plan.effective.total - plan.effective.output,
     )
-    filled = [layer for layer in CONTENT_LAYERS if candidates.scored[layer]]
+    filled: list[PartName] = [layer for layer in CONTENT_LAYERS if candidates.scored[layer]]
     floor_sections: dict[PartName, str] = {layer: candidates.floor_section(layer) for layer in filled}
     floors: dict[PartName, int] = {
         layer: counter.count(text) for layer, text in floor_sections.items() if text
