@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import chain
 
 from worker.ports import Fragment
 
@@ -17,23 +18,22 @@ class ExactDeduplicator:
         O(n). A pin survives: if any of the equals is pinned the survivor is, with that one's floor.
         Two equal texts in different layers stay two: each layer answers another question.
         """
-        survivors: dict[tuple[str, str, str], Fragment] = {}
+        equals: dict[tuple[str, str, str], list[Fragment]] = {}
         for fragment in fragments:
             identity = (fragment.layer, fragment.group, fragment.renderings[0].text)
-            first = survivors.get(identity)
-            survivors[identity] = fragment if first is None else _merge(first, fragment)
-        return list(survivors.values())
+            equals.setdefault(identity, []).append(fragment)
+        return [_merge(group) if len(group) > 1 else group[0] for group in equals.values()]
 
 
-def _merge(first: Fragment, other: Fragment) -> Fragment:
-    pinned = other if other.is_pinned and not first.is_pinned else first
-    provenance = dict.fromkeys((*first.provenance, *other.provenance))
+def _merge(group: Sequence[Fragment]) -> Fragment:
+    """One for all of a group, which is in input order; the union of provenances is made once."""
+    first = group[0]
     return replace(
         first,
-        renderings=pinned.renderings,
-        provenance=tuple(provenance),
-        relevance=max(first.relevance, other.relevance),
-        rank=min(first.rank, other.rank),
-        is_pinned=first.is_pinned or other.is_pinned,
-        position=min(first.position, other.position),
+        renderings=next((fragment for fragment in group if fragment.is_pinned), first).renderings,
+        provenance=tuple(dict.fromkeys(chain.from_iterable(fragment.provenance for fragment in group))),
+        relevance=max(fragment.relevance for fragment in group),
+        rank=min(fragment.rank for fragment in group),
+        is_pinned=any(fragment.is_pinned for fragment in group),
+        position=min(fragment.position for fragment in group),
     )
