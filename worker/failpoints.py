@@ -51,12 +51,18 @@ class Failpoints:
         """Read the specification. Raises ValueError naming the known points and actions."""
         self._armed = dict(_parse(item) for item in spec.split(";") if item.strip())
 
-    async def reach(self, point: str, text: str = "") -> None:
-        """Do what is armed at `point` for a request whose message is `text`; nothing otherwise."""
+    async def reach(self, point: str, text: str | bytes = "") -> None:
+        """Do what is armed at `point` for a request whose message is `text`; nothing otherwise.
+
+        Bytes are read as UTF-8 here, where it is known that somebody asks for them.
+        """
         if not self._armed:
             return
         armed = self._armed.get(point)
-        if armed is None or armed.match not in text:
+        if armed is None:
+            return
+        message = text.decode("utf-8", "replace") if isinstance(text, bytes) else text
+        if armed.match not in message:
             return
         if armed.action == "kill":
             os.kill(os.getpid(), signal.SIGKILL)

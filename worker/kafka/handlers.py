@@ -200,7 +200,7 @@ class RequestHandler:
             yield headers
 
     async def _receive(self, record: InboundRecord, headers: RequestHeaders) -> Received:
-        await self._failpoints.reach("decode", (record.value or b"").decode("utf-8", "replace"))
+        await self._failpoints.reach("decode", record.value or b"")
         with self._telemetry.step(SPAN_DECODE):
             received = await receive(record, headers, self._limits.body)
         if received.decoded is not None:
