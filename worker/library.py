@@ -1,6 +1,6 @@
 """The assembler as a library: the package's classic interface over the same pipeline, without a broker.
 
-    assembler = UnifiedContextAssembler(project_id="shop")
+    assembler = worker.wiring.build_library(project_id="shop")
     assembly = assembler.assemble({}, "implement", "Add a retry", session_context=context)
     prompt = assembly.effective_message
 

@@ -230,7 +230,7 @@ def connection_of(settings: Settings) -> KafkaConnection:
     kafka = settings.kafka
     context = (
         ssl.create_default_context(cafile=kafka.ssl_ca_file)
-        if "SSL" in kafka.security_protocol[-3:]
+        if kafka.security_protocol.endswith("SSL")
         else None
     )
     security: BaseSecurity | None = BaseSecurity(ssl_context=context) if context else None

@@ -29,6 +29,7 @@ from worker.fusion.protocols import (
     Frame,
     LayerSpace,
     PackedLayer,
+    Placed,
     PlanContext,
     PreambleGenerator,
     ScoredFragment,
@@ -43,7 +44,7 @@ from worker.ports import LayerContribution, RequestFrame, TokenCounter
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Components:
-    """The ten, injectable one by one. `compressor` comes with requests that name a parent."""
+    """The components of one request, injectable one by one; a compressor comes with parent requests."""
 
     selector: StrategySelector
     allocator: BudgetAllocator
@@ -85,22 +86,25 @@ class Candidates:
     levels: DetailLevels
     strategies_used: tuple[str, ...]
     escaped_delimiters: int
+    orderer: FragmentOrderer
 
     def floor_section(self, layer: PartName) -> str:
         """The layer's section with its pins at their floors; empty where it has no pins."""
         floors = floor_placements(self.scored[layer], self.levels)
-        ordered = DocumentOrderer().order(floors)
-        return section_text(self.frames[layer], ordered) if floors else ""
+        return self._section(layer, floors)
 
     def whole_section(self, layer: PartName) -> str:
         """The layer's section with everything at its deepest; empty where it has no fragments."""
-        scored = self.scored[layer]
-        wholes = [place(item, self.levels[item.fragment.key][0]) for item in scored]
-        return section_text(self.frames[layer], DocumentOrderer().order(wholes)) if wholes else ""
+        return self._section(
+            layer, [place(item, self.levels[item.fragment.key][0]) for item in self.scored[layer]]
+        )
 
     def pins(self, layer: PartName) -> list[str]:
         """The node ids of the layer's pins, in packing order."""
         return [placed.fragment.node for placed in floor_placements(self.scored[layer], self.levels)]
+
+    def _section(self, layer: PartName, placed: Sequence[Placed]) -> str:
+        return section_text(self.frames[layer], self.orderer.order(placed)) if placed else ""
 
 
 class FusionPipeline:
@@ -141,6 +145,7 @@ class FusionPipeline:
             levels=levels,
             strategies_used=tuple(candidate.strategy.name for candidate in selected),
             escaped_delimiters=escaped,
+            orderer=parts.orderer,
         )
 
     def pack(
