@@ -41,3 +41,16 @@ def mode(request: pytest.FixtureRequest, namespace: str, tmp_path: Path) -> Mode
 async def topics(mode: Mode) -> AsyncGenerator[Topics]:
     async with Topics(mode) as topics:
         yield topics
+
+
+@pytest.fixture(params=["embedded", pytest.param("kafka", marks=pytest.mark.services)])
+def broker(request: pytest.FixtureRequest) -> str:
+    if request.param == "embedded":
+        embedded: EmbeddedBroker = request.getfixturevalue("embedded")
+        return embedded.bootstrap_servers
+    return request.getfixturevalue("kafka_bootstrap")
+
+
+@pytest.fixture
+def topic(namespace: str) -> str:
+    return f"{namespace}.requests"

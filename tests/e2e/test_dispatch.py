@@ -26,25 +26,12 @@ from tests.support.dispatching import (
 from worker.errors import StoreUnavailable
 from worker.kafka.app import ExitCode
 from worker.kafka.connection import KafkaConnection
-from worker.kafka.embedded import EmbeddedBroker, embedded_broker
+from worker.kafka.embedded import embedded_broker
 from worker.kafka.partition import Limits
 from worker.kafka.publisher import KafkaPublisher, ProducerOptions, RecordTooLarge
 from worker.kafka.records import Handled, InboundRecord, OutboundRecord
 
 pytestmark = pytest.mark.timeout(90)
-
-
-@pytest.fixture(params=["embedded", pytest.param("kafka", marks=pytest.mark.services)])
-def broker(request: pytest.FixtureRequest) -> str:
-    if request.param == "embedded":
-        embedded: EmbeddedBroker = request.getfixturevalue("embedded")
-        return embedded.bootstrap_servers
-    return request.getfixturevalue("kafka_bootstrap")
-
-
-@pytest.fixture
-def topic(namespace: str) -> str:
-    return f"{namespace}.requests"
 
 
 @pytest.fixture

@@ -14,24 +14,10 @@ from pathlib import Path
 import pytest
 
 from tests.support.dispatching import committed, create_topics, read_all, send, until_committed
-from worker.kafka.embedded import EmbeddedBroker
 
 pytestmark = pytest.mark.timeout(150)
 
 ROOT = Path(__file__).parents[2]
-
-
-@pytest.fixture(params=["embedded", pytest.param("kafka", marks=pytest.mark.services)])
-def broker(request: pytest.FixtureRequest) -> str:
-    if request.param == "embedded":
-        embedded: EmbeddedBroker = request.getfixturevalue("embedded")
-        return embedded.bootstrap_servers
-    return request.getfixturevalue("kafka_bootstrap")
-
-
-@pytest.fixture
-def topic(namespace: str) -> str:
-    return f"{namespace}.requests"
 
 
 Start = Callable[[], Awaitable[asyncio.subprocess.Process]]

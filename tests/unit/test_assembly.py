@@ -3,10 +3,7 @@ from __future__ import annotations
 import asyncio
 import json
 import math
-import os
 import random
-import subprocess
-import sys
 from fractions import Fraction
 
 import pytest
@@ -16,7 +13,6 @@ from schemas.codes import CONTENT_LAYERS, PARTS, PartName
 from schemas.request import AssemblyRequest
 from tests.support import hostile
 from tests.support.assembling import (
-    ROOT,
     assemble,
     assembler,
     bundle_of,
@@ -24,6 +20,7 @@ from tests.support.assembling import (
     settings,
     wire_request,
 )
+from tests.support.hash_seeds import outputs
 from worker.assembly import Assembler
 from worker.budget.vocabulary import load_vocabulary
 from worker.errors import (
@@ -159,16 +156,7 @@ def test_the_arrival_order_of_sources_changes_no_byte() -> None:
 
 
 def test_two_processes_with_other_hash_seeds_give_the_same_bytes() -> None:
-    digests = {
-        subprocess.run(
-            [sys.executable, "-m", "tests.support.assembling", "80"],
-            cwd=ROOT,
-            env={**os.environ, "PYTHONHASHSEED": seed},
-            check=True,
-            capture_output=True,
-        ).stdout
-        for seed in ("0", "4242")
-    }
+    digests = outputs(["-m", "tests.support.assembling", "80"], seeds=("0", "4242"))
     assert len(digests) == 1
     assert len(json.loads(digests.pop())["digest"]) == 64
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
+from worker.ports import TokenCounter
+
 FAMILY = "👨‍👩‍👧‍👦"
 
 SNIPPETS = (
@@ -74,3 +76,12 @@ long_runs = st.builds(
 """One run of thousands of characters of a kind between neighbours that may change how it is cut."""
 
 lone_surrogates = st.sampled_from(["\ud800", "a\udfffb", "\ud83d\ude00 and \ud83d"])
+
+
+def check_counting_up_to(counter: TokenCounter, text: str, data: st.DataObject) -> None:
+    """At or below the count the answer is the count, above it something above the limit."""
+    total = counter.count(text)
+    limit = data.draw(st.integers(0, total + 3))
+    counted = counter.count_up_to(text, limit)
+    assert counted == total if total <= limit else counted > limit
+    assert counter.fits(text, limit) is (total <= limit)

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
 
-from tests.unit.budget.hostile_text import SNIPPETS, hostile_text, lone_surrogates
+from tests.unit.budget.hostile_text import SNIPPETS, check_counting_up_to, hostile_text, lone_surrogates
 from worker.budget.file_counter import FileCounter
 from worker.budget.utf8 import byte_length
 
@@ -85,11 +85,7 @@ def test_all_tokens_of_one_character_begin_where_it_begins(tmp_path: Path) -> No
 def test_counting_up_to_a_limit_agrees_below_it_and_exceeds_it_above(
     counter: FileCounter, text: str, data: st.DataObject
 ) -> None:
-    total = counter.count(text)
-    limit = data.draw(st.integers(0, total + 3))
-    counted = counter.count_up_to(text, limit)
-    assert counted == total if total <= limit else counted > limit
-    assert counter.fits(text, limit) is (total <= limit)
+    check_counting_up_to(counter, text, data)
 
 
 def test_counting_up_to_a_small_limit_reads_little_of_a_large_text(

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.unit.budget.hostile_text import hostile_text, lone_surrogates, long_runs
+from tests.unit.budget.hostile_text import check_counting_up_to, hostile_text, lone_surrogates, long_runs
 from worker.budget import tiktoken_counter
 from worker.budget.tiktoken_counter import TiktokenCounter
 from worker.budget.vocabulary import PACKAGED
@@ -37,11 +37,7 @@ def test_utf8_bytes_are_an_upper_bound(counter: TiktokenCounter, text: str) -> N
 def test_counting_up_to_a_limit_agrees_below_it_and_exceeds_it_above(
     counter: TiktokenCounter, text: str, data: st.DataObject
 ) -> None:
-    total = counter.count(text)
-    limit = data.draw(st.integers(0, total + 3))
-    counted = counter.count_up_to(text, limit)
-    assert counted == total if total <= limit else counted > limit
-    assert counter.fits(text, limit) is (total <= limit)
+    check_counting_up_to(counter, text, data)
 
 
 @by_counter

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.unit.budget.hostile_text import hostile_text, lone_surrogates, long_runs
+from tests.unit.budget.hostile_text import check_counting_up_to, hostile_text, lone_surrogates, long_runs
 from worker.budget.tokens import BytesCounter, ScaledCounter, TokenCounter, charge_spans, counter_for
 from worker.budget.utf8 import byte_length, byte_offsets, well_formed
 
@@ -83,11 +83,7 @@ def test_bytes_say_aloud_that_they_are_a_bound() -> None:
 def test_counting_up_to_a_limit_agrees_below_it_and_exceeds_it_above(
     counter: TokenCounter, text: str, data: st.DataObject
 ) -> None:
-    total = counter.count(text)
-    limit = data.draw(st.integers(0, total + 3))
-    counted = counter.count_up_to(text, limit)
-    assert counted == total if total <= limit else counted > limit
-    assert counter.fits(text, limit) is (total <= limit)
+    check_counting_up_to(counter, text, data)
 
 
 @by_counter

@@ -3,8 +3,6 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
-import subprocess
-import sys
 import threading
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from schemas.codes import TaskType
+from tests.support.hash_seeds import outputs
 from tests.unit.providers.frames import BUDGET, SCOPE, frame, texts
 from worker.code import cache
 from worker.code.extractor import extract
@@ -431,16 +430,7 @@ async def test_two_hosts_give_the_same_contribution(tmp_path: Path) -> None:
 
 def test_neither_hash_seed_nor_process_changes_a_contribution() -> None:
     program = Path(__file__).with_name("print_ast.py")
-    digests = {
-        subprocess.run(
-            [sys.executable, str(program)],
-            env=os.environ | {"PYTHONHASHSEED": seed, "PYTHONPATH": str(Path(__file__).parents[3])},
-            check=True,
-            capture_output=True,
-            timeout=50,
-        ).stdout
-        for seed in ("0", "12345")
-    }
+    digests = outputs([str(program)], seeds=("0", "12345"))
     assert len(digests) == 1
     assert len(digests.pop()) == 65
 

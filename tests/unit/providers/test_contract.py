@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import subprocess
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,6 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from schemas.session import Decision
+from tests.support.hash_seeds import outputs
 from tests.unit.providers.frames import BUDGET, BYTES, IMPLEMENT, SCOPE, frame, texts
 from worker.code.sources import SourceRoots
 from worker.ports import Fragment, LayerBudget, LayerContribution, Provider, Subject
@@ -296,16 +294,7 @@ def test_the_fragments_in_order_read_as_the_plain_functions_do(request: dict[str
 
 def test_neither_hash_seed_nor_process_changes_a_contribution() -> None:
     program = Path(__file__).with_name("print_contributions.py")
-    digests = {
-        subprocess.run(
-            [sys.executable, str(program)],
-            env=os.environ | {"PYTHONHASHSEED": seed, "PYTHONPATH": str(Path(__file__).parents[3])},
-            check=True,
-            capture_output=True,
-            timeout=50,
-        ).stdout
-        for seed in ("0", "1", "12345")
-    }
+    digests = outputs([str(program)], seeds=("0", "1", "12345"))
     assert len(digests) == 1
     assert len(digests.pop()) == 65
 
