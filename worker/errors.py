@@ -8,8 +8,9 @@ WorkerError
 │   ├── UnknownLayer, UnknownModel, UnknownSubject, UnknownStrategy   a name that is not known
 │   ├── NotSupported, ReplyToNotAllowed, RequestIdReused, Expired
 │   └── BudgetTooSmall, PinsExceedWindow                              the window cannot hold what must be in
-└── Unavailable          a dependency is away: a content layer degrades; without the outcome store or
-    └── StoreUnavailable Kafka the worker pauses
+├── Unavailable          a dependency is away: a content layer degrades; without the outcome store or
+│   └── StoreUnavailable Kafka the worker pauses
+└── GraphConflict        another writer was faster: compute the change again from what is there now
 
 `code` is stable: replies, dead letters and metrics carry it.
 """
@@ -205,3 +206,14 @@ class StoreUnavailable(Unavailable):
         """Name the product, and what it said."""
         super().__init__(f"{store} is unavailable{': ' + reason if reason else ''}")
         self.store = store
+
+
+class GraphConflict(WorkerError):
+    """A project's graph is no longer the version that a change was computed from."""
+
+    def __init__(self, *, project_id: str, expected_version: int, found_version: int) -> None:
+        """`found_version` is what the store holds; 0 where it holds nothing."""
+        super().__init__(
+            f"the graph of {project_id} is at version {found_version}, the change is for {expected_version}"
+        )
+        self.found_version = found_version

@@ -56,6 +56,7 @@ def extract(path: str, content: bytes) -> ModuleFacts:
         path=path,
         line_count=line_count,
         docstring_head=_docstring_head(source.body),
+        docstring_lines=_docstring_lines(source.body),
         exports=exports,
         functions=tuple(item for item in facts if isinstance(item, Function)),
         classes=tuple(item for item in facts if isinstance(item, Class)),
@@ -108,6 +109,7 @@ class _Common(TypedDict):
     end_line: int
     is_public: bool
     docstring_head: str
+    docstring_lines: tuple[int, int]
     calls: tuple[Call, ...]
     bound_names: frozenset[str]
     traces: tuple[Trace, ...]
@@ -130,6 +132,7 @@ def _definition(
         "end_line": scope.end_line,
         "is_public": scope in names.public,
         "docstring_head": _docstring_head(node.body),
+        "docstring_lines": _docstring_lines(node.body),
         "calls": _calls(scope),
         "bound_names": frozenset(scope.bound),
         "traces": traces,
@@ -188,6 +191,12 @@ def _docstring(owner: int, body: Sequence[ast.stmt]) -> Docstring | None:
 def _docstring_head(body: Sequence[ast.stmt]) -> str:
     docstring = _docstring(MODULE, body)
     return shorten(first_line(docstring.text), max_chars=MAX_DOCSTRING_CHARS) if docstring else ""
+
+
+def _docstring_lines(body: Sequence[ast.stmt]) -> tuple[int, int]:
+    if _docstring(MODULE, body) is None:
+        return (0, 0)
+    return (body[0].lineno, body[0].end_lineno or body[0].lineno)
 
 
 def _exports(body: Sequence[ast.stmt]) -> tuple[str, ...] | None:

@@ -90,6 +90,8 @@ class Definition:
     end_line: int
     is_public: bool
     docstring_head: str
+    docstring_lines: tuple[int, int]
+    """First and last line of the docstring; zeros without one."""
     calls: tuple[Call, ...]
     bound_names: frozenset[str]
     traces: tuple[Trace, ...]
@@ -119,6 +121,7 @@ class ModuleFacts:
     line_count: int
     parse_problem: ParseProblem | None = None
     docstring_head: str = ""
+    docstring_lines: tuple[int, int] = (0, 0)
     exports: tuple[str, ...] | None = None
     """The names in `__all__`, where it is a plain list or tuple of strings."""
     functions: tuple[Function, ...] = ()

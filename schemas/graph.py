@@ -1,0 +1,209 @@
+"""The canon of the graph: every label, its key, and every relation with what it may join.
+
+One table, from which the constraints of a store, the check of writers and queries, and the migrations of old
+shapes are made. A label or relation that does not stand here does not exist. There are no synonyms:
+containment is DEFINES, test linkage is TESTED_BY, a requirement that code serves is reached by TRACES_TO.
+
+Within a project a node is named by its label and the value of its key; in a store the unique key is
+`{project}:{key}`, so two projects never meet. Ids never fold case or underscores.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, Literal, get_args
+
+NodeLabel = Literal[
+    # code
+    "Project",
+    "File",
+    "Module",
+    "Class",
+    "Function",
+    "Chunk",
+    "Commit",
+    "Owner",
+    # specification
+    "Spec",
+    "Requirement",
+    "RequirementItem",
+    "Decision",
+    # state
+    "Thread",
+    "Goal",
+    "PlanDocument",
+    "PlanStep",
+    "WorkItem",
+    "HandOff",
+    "Memory",
+    "TestResult",
+    # run time
+    "Volk",
+    "Session",
+    "Intent",
+    "PipelineRun",
+    "Artifact",
+    "Message",
+    "GatewayEvent",
+    "ToolCall",
+]
+LABELS: Final[tuple[NodeLabel, ...]] = get_args(NodeLabel)
+
+Relation = Literal[
+    "DEFINES",
+    "IMPORTS",
+    "CALLS",
+    "INHERITS_FROM",
+    "TRACES_TO",
+    "TESTED_BY",
+    "APPLIES_TO",
+    "SUPERSEDES",
+    "DEPENDS_ON",
+    "OWNS",
+    "TOUCHES",
+    "HAS",
+    "REFERS_TO",
+]
+RELATIONS: Final[tuple[Relation, ...]] = get_args(Relation)
+
+KeyName = Literal["id", "slug", "alias", "session_id"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LabelRule:
+    """One label of the canon."""
+
+    label: NodeLabel
+    key: KeyName = "id"
+    id_form: str
+    """What the key's value looks like, for people."""
+    expires: bool = False
+    """Whether nodes have a time to live."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RelationRule:
+    """One relation of the canon, and the ends that it may join."""
+
+    relation: Relation
+    meaning: str
+    joins: frozenset[tuple[NodeLabel, NodeLabel]]
+
+
+def _joins(
+    sources: tuple[NodeLabel, ...], targets: tuple[NodeLabel, ...]
+) -> frozenset[tuple[NodeLabel, NodeLabel]]:
+    return frozenset((source, target) for source in sources for target in targets)
+
+
+_SCOPES: Final[tuple[NodeLabel, ...]] = ("Module", "Class", "Function")
+_DEFINITIONS: Final[tuple[NodeLabel, ...]] = ("Class", "Function")
+_IN_FILES: Final[tuple[NodeLabel, ...]] = ("File", "Module", "Class", "Function", "Chunk")
+_SPECIFIED: Final[tuple[NodeLabel, ...]] = ("Spec", "Requirement", "RequirementItem")
+_RUN_STATE: Final[tuple[NodeLabel, ...]] = (
+    *("Goal", "PlanDocument", "WorkItem", "HandOff", "Memory", "TestResult", "Session", "PipelineRun"),
+    *("Intent", "Decision", "Artifact", "Message", "GatewayEvent", "ToolCall"),
+)
+
+LABEL_RULES: Final[tuple[LabelRule, ...]] = (
+    LabelRule(label="Project", key="slug", id_form="the project id"),
+    LabelRule(label="File", id_form="path relative to the project's root, with `/`"),
+    LabelRule(label="Module", id_form="`<path>::<module>`"),
+    LabelRule(label="Class", id_form="`<path>::<qualname>`; the second of a name gets `#2`"),
+    LabelRule(label="Function", id_form="`<path>::<qualname>`; a method also has `class_id`"),
+    LabelRule(label="Chunk", id_form="`<path>::L<first line>`"),
+    LabelRule(label="Commit", id_form="hash of the commit"),
+    LabelRule(label="Owner", id_form="as CODEOWNERS writes it: `@user`, `@org/team`, an address"),
+    LabelRule(label="Spec", id_form="folder or file that specifies"),
+    LabelRule(label="Requirement", id_form="the requirement's literal id"),
+    LabelRule(label="RequirementItem", id_form="literal id of what code can serve"),
+    LabelRule(label="Decision", id_form="the decision's id, or path of its record"),
+    LabelRule(label="Thread", id_form="thread id"),
+    LabelRule(label="Goal", id_form="goal id"),
+    LabelRule(label="PlanDocument", id_form="plan id"),
+    LabelRule(label="PlanStep", id_form="`<plan id>#<step id>`"),
+    LabelRule(label="WorkItem", id_form="work item id"),
+    LabelRule(label="HandOff", id_form="event id"),
+    LabelRule(label="Memory", id_form="memory id"),
+    LabelRule(label="TestResult", id_form="test id"),
+    LabelRule(label="Volk", key="alias", id_form="the volk's alias"),
+    LabelRule(label="Session", key="session_id", id_form="session id"),
+    LabelRule(label="Intent", id_form="intent id"),
+    LabelRule(label="PipelineRun", id_form="run id"),
+    LabelRule(label="Artifact", id_form="artifact id"),
+    LabelRule(label="Message", id_form="event id", expires=True),
+    LabelRule(label="GatewayEvent", id_form="event id", expires=True),
+    LabelRule(label="ToolCall", id_form="event id", expires=True),
+)
+
+RELATION_RULES: Final[tuple[RelationRule, ...]] = (
+    RelationRule(
+        relation="DEFINES",
+        meaning="contains",
+        joins=_joins(("Project",), ("File", "Spec", "Decision", "Thread"))
+        | _joins(("File",), ("Module", "Chunk"))
+        | _joins(_SCOPES, _DEFINITIONS)
+        | _joins(("Spec",), ("Requirement",))
+        | _joins(("Requirement",), ("RequirementItem",))
+        | _joins(("PlanDocument", "PlanStep"), ("PlanStep",)),
+    ),
+    RelationRule(
+        relation="IMPORTS",
+        meaning="names in an import statement",
+        joins=_joins(("Module", "File"), ("Module", "File")),
+    ),
+    RelationRule(relation="CALLS", meaning="calls", joins=_joins(_SCOPES, _DEFINITIONS)),
+    RelationRule(relation="INHERITS_FROM", meaning="has as a base", joins=_joins(("Class",), ("Class",))),
+    RelationRule(
+        relation="TRACES_TO",
+        meaning="serves, as a tag in it says",
+        joins=_joins((*_IN_FILES, "PlanStep", "WorkItem"), ("RequirementItem",)),
+    ),
+    RelationRule(
+        relation="TESTED_BY",
+        meaning="is exercised by the test",
+        joins=_joins(_SCOPES, ("Function", "Class")) | _joins(("RequirementItem",), ("Function", "Class")),
+    ),
+    RelationRule(
+        relation="APPLIES_TO",
+        meaning="the decision concerns",
+        joins=_joins(("Decision",), (*_IN_FILES, *_SPECIFIED)),
+    ),
+    RelationRule(
+        relation="SUPERSEDES",
+        meaning="takes the place of",
+        joins=_joins(("Decision",), ("Decision",))
+        | _joins(("Memory",), ("Memory",))
+        | _joins(("HandOff",), ("HandOff",)),
+    ),
+    RelationRule(
+        relation="DEPENDS_ON",
+        meaning="waits for",
+        joins=_joins(("PlanStep",), ("PlanStep",)) | _joins(("WorkItem",), ("WorkItem",)),
+    ),
+    RelationRule(
+        relation="OWNS", meaning="answers for, as CODEOWNERS says", joins=_joins(("Owner",), ("File",))
+    ),
+    RelationRule(relation="TOUCHES", meaning="the commit changed", joins=_joins(("Commit",), ("File",))),
+    RelationRule(
+        relation="HAS",
+        meaning="holds the state",
+        joins=_joins(("Thread", "Session"), _RUN_STATE) | _joins(("PipelineRun",), ("Session", "Volk")),
+    ),
+    RelationRule(
+        relation="REFERS_TO",
+        meaning="speaks of",
+        joins=_joins(
+            ("Message", "GatewayEvent", "ToolCall", "TestResult", "Artifact", "WorkItem", "HandOff"),
+            (*_IN_FILES, *_SPECIFIED, "Decision", "PlanStep"),
+        ),
+    ),
+)
+
+LABEL_RULE_OF: Final = {rule.label: rule for rule in LABEL_RULES}
+RELATION_RULE_OF: Final = {rule.relation: rule for rule in RELATION_RULES}
+
+
+def store_key(project_id: str, node_id: str) -> str:
+    """The unique key of a node in a store. Project ids hold no colon, so no two pairs give one key."""
+    return f"{project_id}:{node_id}"

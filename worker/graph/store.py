@@ -1,0 +1,64 @@
+"""The seam between the graph and what keeps it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from worker.graph.model import GraphChange, GraphContents, GraphHead, NodeRef
+
+
+class GraphStore(Protocol):
+    """Keeps one graph a project, and loads, changes and forgets it as a whole.
+
+    Every method names its project, and no result holds anything of another. Raises StoreUnavailable, never a
+    driver's own error. Readers see one committed graph: never half of a change.
+    """
+
+    async def head(self, project_id: str) -> GraphHead | None:
+        """Which graph is held; None where the project was never indexed. Cheap: one row."""
+        ...
+
+    async def load(self, project_id: str) -> tuple[GraphHead, GraphContents] | None:
+        """The whole graph and its head, of one moment."""
+        ...
+
+    async def size_bytes(self, project_id: str) -> int:
+        """About how much text the graph holds, to decide whether it is loaded whole; 0 without a graph."""
+        ...
+
+    async def neighbourhood(
+        self, project_id: str, roots: Sequence[NodeRef], *, max_hops: int, max_nodes: int
+    ) -> tuple[GraphHead, GraphContents] | None:
+        """The roots that exist and what lies around them, with all edges among those nodes.
+
+        Breadth first along edges of either direction, up to `max_hops` away; where a ring would exceed
+        `max_nodes`, its nodes are taken in order of label and id until the cap.
+        """
+        ...
+
+    async def load_facts(self, project_id: str) -> Mapping[str, bytes]:
+        """What was extracted, by the digest of the file's content."""
+        ...
+
+    async def apply(
+        self, project_id: str, change: GraphChange, *, snapshot_id: str, expected_version: int
+    ) -> GraphHead:
+        """Make the change in one transaction, and give the new head, whose version is one higher.
+
+        `expected_version` is the head's version that the change was computed from, 0 without one. Raises
+        GraphConflict, with nothing changed, where another writer was faster.
+        """
+        ...
+
+    async def purge(self, project_id: str) -> int:
+        """Forget the project's graph and facts; returns the number of nodes that were there."""
+        ...
+
+    async def check(self) -> None:
+        """Return when the store can be read and written now."""
+        ...
+
+    async def close(self) -> None:
+        """Release connections; idempotent."""
+        ...
