@@ -9,7 +9,8 @@ WorkerError
 │   ├── NotSupported, ReplyToNotAllowed, RequestIdReused, Expired
 │   └── BudgetTooSmall, PinsExceedWindow                              the window cannot hold what must be in
 ├── Unavailable          a dependency is away: a content layer degrades; without the outcome store or
-│   └── StoreUnavailable Kafka the worker pauses
+│   ├── StoreUnavailable Kafka the worker pauses
+│   └── RelevanceUnavailable   the plain order stays
 └── GraphConflict        another writer was faster: compute the change again from what is there now
 
 `code` is stable: replies, dead letters and metrics carry it.
@@ -18,12 +19,15 @@ WorkerError
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Final
 
 from schemas.codes import DEAD_LETTER_CODES, RETRYABLE_CODES
 
 if TYPE_CHECKING:
     from schemas.codes import PartName, RejectionCode
+
+
+_MAX_NAME_CHARS: Final = 256
 
 
 class WorkerError(Exception):
@@ -100,8 +104,11 @@ class _UnknownName(Rejected):
     noun: ClassVar[str]
 
     def __init__(self, name: str, *, known: Iterable[str]) -> None:
-        """Say which names would have been understood, sorted."""
+        """Say which names would have been understood, sorted; of a long unknown one, its beginning."""
         names = sorted(known)
+        if len(name) > _MAX_NAME_CHARS:
+            # Else the known names, which help the caller, would not fit beside it.
+            name = name[: _MAX_NAME_CHARS - 1] + "…"
         super().__init__(f"unknown {self.noun} {name!r}; known: {', '.join(names)}", name=name, known=names)
 
 
@@ -206,6 +213,10 @@ class StoreUnavailable(Unavailable):
         """Name the product, and what it said."""
         super().__init__(f"{store} is unavailable{': ' + reason if reason else ''}")
         self.store = store
+
+
+class RelevanceUnavailable(Unavailable):
+    """The relevance rules cannot be asked now; ranking goes on without them, and says so."""
 
 
 class GraphConflict(WorkerError):
