@@ -6,6 +6,7 @@ last one that fits reads only a little of a large text. An end is never 0 and ne
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Final
 
@@ -22,6 +23,17 @@ _SENTENCE_END: Final = regex.compile(r"""(?r)[.!?…]["'”’)\]»*_`]{0,4}(?=\
 _UNSPACED: Final = r"[\p{Han}\p{Hiragana}]"
 _WORD_END: Final = regex.compile(rf"(?r)(?<=\S)(?=\s|{_UNSPACED})|(?<={_UNSPACED})(?=\S)")
 
+# What a stretch must hold to hold an end at all: wider patterns than those above, which the standard
+# library searches several times as fast.
+_MAYBE_SENTENCE_END: Final = re.compile(r"""[.!?…]["'”’)\]»*_`]{0,4}\s|[。！？]""")
+_MAYBE_WORD_END: Final = re.compile(
+    r"[\s\u2e80-\u30ff\u3200-\u9fff\uf900-\ufaff\U00016fe0-\U00016fff"
+    r"\U0001b000-\U0001b16f\U0001f200\U00020000-\U0003ffff]"
+)
+_STRETCH_CHARS: Final = 4_096
+_OVERLAP_CHARS: Final = 8
+"""More than an end's pattern looks back."""
+
 _SPACE_AHEAD: Final = regex.compile(r"\s*+")
 _SPACE_BEHIND: Final = regex.compile(r"(?r)\s*+")
 # A pair of regional indicators and what extends it, spelled out: in a long run of them `\X` goes back
@@ -29,9 +41,14 @@ _SPACE_BEHIND: Final = regex.compile(r"(?r)\s*+")
 _FLAG: Final = r"[\U0001f1e6-\U0001f1ff]{1,2}[\p{GCB=Extend}\p{GCB=ZWJ}\p{GCB=SpacingMark}]*+"
 _GRAPHEME: Final = regex.compile(rf"{_FLAG}|\X")
 
-# Printable ASCII, tab, kana and plain Han join what stands before them only after a prepended mark.
+# Printable ASCII, tab, kana and plain Han join what stands before them only after a prepended mark;
+# Hangul syllables after a leading consonant, too, pictographs after a joiner, flags after their like.
 _SIMPLE: Final = regex.compile(
-    r"(?<!\p{GCB=Prepend})[ -~\t\u3001-\u3029\u3041-\u3096\u30a1-\u30fa\u4e00-\u9fff]"
+    r"(?<!\p{GCB=Prepend})(?:[ -~\t\u3001-\u3029\u3041-\u3096\u30a1-\u30fa\u4e00-\u9fff]"
+    r"|(?<!\p{GCB=L})[\uac00-\ud7a3]"
+    r"|(?<!\u200d)[\u2600-\u27bf\U0001f300-\U0001f3fa\U0001f400-\U0001f64f\U0001f680-\U0001f6ff"
+    r"\U0001f900-\U0001f9ff]"
+    r"|(?<![\U0001f1e6-\U0001f1ff])[\U0001f1e6-\U0001f1ff])"
 )
 
 
@@ -39,7 +56,7 @@ def paragraph_ends(text: str, high: int) -> Iterator[int]:
     """Ends of paragraphs, without the white space before the blank line."""
     ahead = _SPACE_AHEAD.match(text, high)
     limit = ahead.end() if ahead else high
-    while blank := _BLANK_LINE.search(text, 0, limit):
+    while blank := _BLANK_LINE.search(text, 0, _after_last_break(text, limit)):
         behind = _SPACE_BEHIND.match(text, 0, blank.start())
         limit = behind.start() if behind else blank.start()
         if 0 < limit <= high and is_grapheme_end(text, limit):
@@ -48,12 +65,12 @@ def paragraph_ends(text: str, high: int) -> Iterator[int]:
 
 def sentence_ends(text: str, high: int) -> Iterator[int]:
     """Ends of sentences: a terminator and white space."""
-    yield from _ends_of(_SENTENCE_END, text, high)
+    yield from _ends_of(_SENTENCE_END, _MAYBE_SENTENCE_END, text, high)
 
 
 def word_ends(text: str, high: int) -> Iterator[int]:
     """Ends of words."""
-    yield from _ends_of(_WORD_END, text, high)
+    yield from _ends_of(_WORD_END, _MAYBE_WORD_END, text, high)
 
 
 def grapheme_ends(text: str, high: int) -> Iterator[int]:
@@ -73,11 +90,21 @@ def is_grapheme_end(text: str, position: int) -> bool:
     return position in _clusters(text, _certain_boundary(text, position - 1), position)
 
 
-def _ends_of(pattern: regex.Pattern[str], text: str, high: int) -> Iterator[int]:
-    # One character more than `high`, for the pattern to see what follows.
-    for found in pattern.finditer(text, 0, high + 1):
-        if 0 < found.end() <= high and is_grapheme_end(text, found.end()):
-            yield found.end()
+def _after_last_break(text: str, limit: int) -> int:
+    return max(text.rfind("\n", 0, limit), text.rfind("\r", 0, limit)) + 1
+
+
+def _ends_of(pattern: regex.Pattern[str], maybe: re.Pattern[str], text: str, high: int) -> Iterator[int]:
+    stop = high
+    while stop > 0:
+        start = (stop - 1) // _STRETCH_CHARS * _STRETCH_CHARS
+        before = max(0, start - _OVERLAP_CHARS)
+        # One character beyond the stretch, for the pattern to see what follows.
+        if maybe.search(text, before, stop + 1):
+            for found in pattern.finditer(text, before, stop + 1):
+                if start < found.end() <= stop and is_grapheme_end(text, found.end()):
+                    yield found.end()
+        stop = start
 
 
 def _clusters(text: str, low: int, high: int) -> Iterator[int]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from dataclasses import dataclass
+from math import isqrt
 from typing import Final, Protocol
 
 import numpy as np
@@ -33,6 +34,9 @@ _SPARE_CHARS: Final = 64
 _MARGIN_TOKENS: Final = 4
 _MARGIN_CHARS: Final = 64
 _CHEAP_CHARS: Final = 2_048
+
+# The same where there is one; in words and code it is nearer.
+_FAR_TOKENS: Final = 12
 
 # A split is used for counting if it is that near.
 _NEAR_CHARS: Final = 96
@@ -98,7 +102,7 @@ class _Chunk:
 
     def tokens_before(self, offset_bytes: int) -> int:
         """Tokens of the text that end at or before an offset in this chunk."""
-        return self.base_tokens + int(np.searchsorted(self.ends, offset_bytes, side="right"))
+        return self.base_tokens + int(self.ends.searchsorted(offset_bytes, side="right"))
 
 
 class SplitPrefixes:
@@ -109,6 +113,7 @@ class SplitPrefixes:
         self._text = text
         self._chunks: list[_Chunk] = []
         self._starts: list[int] = []
+        self._joined: dict[tuple[int, int], bool] = {}
 
     def reach(self, limit_tokens: int) -> int | None:
         """Tokenise chunk by chunk until just past the limit. Raises UnicodeEncodeError on surrogates."""
@@ -139,7 +144,7 @@ class SplitPrefixes:
         chunk = self._chunks[bisect_left(self._starts, end) - 1]
         sure = self._count_in_run(chunk, end)
         if sure is not None and (not suffix or is_split(text[end - 1], suffix[0])):
-            return sure + self._counter.count(suffix)
+            return sure + (self._counter.count(suffix) if suffix else 0)
         # With a suffix, `end` itself is followed by another character than in the text.
         high = end - 1 if suffix else end
         low = max(chunk.start, high - _NEAR_CHARS)
@@ -168,8 +173,9 @@ class SplitPrefixes:
                 return chunk
             self._chunks.pop()
             self._starts.pop()
-            # The rate so far, and a little more; at least a quarter more in any case.
-            width = max(width + width // 4, width * wanted * 65 // (64 * len(chunk.ids)) + _SPARE_CHARS)
+            # The rate so far, and what it may be wrong by; at least a quarter more in any case.
+            at_rate = width * wanted // len(chunk.ids)
+            width = max(width + width // 4, at_rate + at_rate // isqrt(width) + _SPARE_CHARS)
         return None
 
     def _proves_over(self, chunk: _Chunk, limit_tokens: int) -> bool:
@@ -192,9 +198,10 @@ class SplitPrefixes:
         index = limit_tokens - chunk.base_tokens - 1
         low = max(chunk.end_of_token(index) if index >= 0 else chunk.start, chunk.start + 1)
         high = min(low + _NEAR_CHARS, chunk.stop)
+        far = chunk.end_of_token(min(max(index, 0) + _FAR_TOKENS, len(chunk.ids) - 1))
         split = next_split(self._text, low, high)
         if split < high or (split == chunk.stop and not chunk.is_open):
-            return split
+            return max(low, min(split, far))
         # No split in sight: a few tokens more, where looking at them is cheap.
         is_cheap = self._is_in_run(low) or low - chunk.start < _CHEAP_CHARS
         index = max(index, 0) + (_MARGIN_TOKENS if is_cheap else 0)
@@ -216,13 +223,18 @@ class SplitPrefixes:
         The text up to the offset is one piece from before the run, so a token of the chunk may be
         followed by the encoding of the rest if the two at the seam stay apart (see `joins`).
         """
-        last = int(np.searchsorted(chunk.ends, offset_bytes - _RESUME_BYTES, side="right")) - 1
+        last = int(chunk.ends.searchsorted(offset_bytes - _RESUME_BYTES, side="right")) - 1
         for index in range(last, max(last - _RESUME_TRIES, -1), -1):
             seam = int(chunk.ends[index])
             if offset_bytes - seam > _RUN_CHARS // 2:
                 return None
             rest = self._counter.encode_piece(chunk.data[seam:offset_bytes])
-            if self._counter.joins(int(chunk.ids[index]), rest[0]):
+            pair = int(chunk.ids[index]), rest[0]
+            stay_apart = self._joined.get(pair)
+            if stay_apart is None:
+                # Ends are tried one after the other, mostly over the same seam.
+                stay_apart = self._joined[pair] = self._counter.joins(*pair)
+            if stay_apart:
                 return chunk.base_tokens + index + 1 + len(rest)
         return None
 

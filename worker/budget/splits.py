@@ -13,6 +13,7 @@ length, and on a million spaces its pattern engine gives up, so these are tokeni
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
@@ -31,6 +32,18 @@ LONG_SPACE_CHARS: Final = 100_000
 # Never a part of a word or a number, and no combining mark. The apostrophe is not here: "it's" is one
 # piece. Only characters whose Unicode category never changed, so Python and Rust agree on them.
 _PUNCTUATION: Final = frozenset(',.;:!?()[]{}<>"#$%&*+-/=@\\^_`|~，。、；：？！「」『』（）《》【】“”…')
+
+# What a stretch must hold to hold a split at all.
+_MAYBE_SPLIT: Final = re.compile(f"[ \t\r\n0-9{re.escape(''.join(sorted(_PUNCTUATION)))}]")
+_LOOKS: Final = 12
+"""Characters looked at one by one before a stretch is searched."""
+
+_DIGITS: Final = frozenset("0123456789")
+_PICTOGRAPHS: Final = frozenset(
+    chr(point)
+    for low, high in ((0x1F1E6, 0x1F200), (0x1F300, 0x1F650), (0x1F680, 0x1F700), (0x1F900, 0x1FA00))
+    for point in range(low, high)
+) | {"\ufe0f"}
 
 _WORD_PREFIX: Final = _PUNCTUATION | {" "}
 
@@ -58,6 +71,8 @@ def is_split(left: str, right: str) -> bool:
     if right in _PUNCTUATION:
         return left.isalnum()
     # Digits have pieces of their own; letters never take one in front.
+    if right in _DIGITS and (left in _PUNCTUATION or left in _PICTOGRAPHS):
+        return True
     if left.isascii() and right.isascii():
         return (left.isalpha() and right.isdigit()) or (left.isdigit() and right.isalpha())
     return False
@@ -68,8 +83,16 @@ def last_split(text: str, low: int, high: int) -> int:
 
     `high` must be below `len(text)`.
     """
+    low = max(low, high - LOOKBACK_CHARS)
+    near = max(low, high - _LOOKS)
+    if split := _last_split_between(text, near, high):
+        return split
+    return _last_split_between(text, low, near) if _MAYBE_SPLIT.search(text, low, near + 1) else 0
+
+
+def _last_split_between(text: str, low: int, high: int) -> int:
     right = text[high]
-    for position in range(high, max(low, high - LOOKBACK_CHARS), -1):
+    for position in range(high, low, -1):
         left = text[position - 1]
         if is_split(left, right):
             return position
@@ -79,7 +102,10 @@ def last_split(text: str, low: int, high: int) -> int:
 
 def next_split(text: str, low: int, high: int) -> int:
     """The first split in `low <= p < high`; `high` if there is none. `low` must be above 0."""
-    for position in range(low, high):
+    first = _MAYBE_SPLIT.search(text, low - 1, high)
+    if first is None:
+        return high
+    for position in range(max(low, first.start()), high):
         if is_split(text[position - 1], text[position]):
             return position
     return high

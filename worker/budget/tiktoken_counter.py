@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 
 import numpy as np
 import tiktoken
@@ -12,6 +12,7 @@ from worker.budget.splits import chunk_end, has_long_space, long_pieces
 from worker.budget.utf8 import well_formed
 from worker.budget.vocabulary import load_vocabulary
 
+_HEAD_BYTES = 4
 _BLOCK_BYTES = 4_096
 _MAX_CONSECUTIVE_RETREATS = 16
 _CHUNK_CHARS = 65_536
@@ -33,6 +34,7 @@ class TiktokenCounter:
         self._vocabulary = load_vocabulary(name)
         self._encoding: tiktoken.Encoding = self._vocabulary.encoding
         self.longest_token_bytes = self._vocabulary.longest_token_bytes
+        self._longest: dict[bytes, int] = {}
 
     def is_exact(self, text: str) -> bool:
         """Whether `count(text)` is what tiktoken itself would say."""
@@ -106,9 +108,21 @@ class TiktokenCounter:
 
     def begins_token(self, data: bytes) -> bool:
         """Whether some token is longer than `data` and begins with it."""
+        if len(data) >= self._longest_from(data[:_HEAD_BYTES]):
+            return False
         tokens = self._vocabulary.sorted_tokens
         index = bisect_right(tokens, data)
         return index < len(tokens) and tokens[index].startswith(data)
+
+    def _longest_from(self, head: bytes) -> int:
+        """The length in bytes of the longest token that begins with `head`, kept per head."""
+        longest = self._longest.get(head)
+        if longest is None:
+            tokens = self._vocabulary.sorted_tokens
+            first = bisect_left(tokens, head)
+            after = bisect_left(tokens, head + b"\xff" * self.longest_token_bytes, first)
+            longest = self._longest[head] = max(map(len, tokens[first:after]), default=0)
+        return longest
 
     def _encode_text(self, text: str) -> NDArray[np.uint32]:
         try:

@@ -1,11 +1,15 @@
 from __future__ import annotations
 
+import sys
+
 import pytest
 import regex
 from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from tests.unit.budget.hostile_text import FAMILY, hostile_text
 from worker.budget.boundaries import (
+    _MAYBE_WORD_END,  # pyright: ignore[reportPrivateUsage]  # the claim is about this pattern
     grapheme_ends,
     is_grapheme_end,
     paragraph_ends,
@@ -111,3 +115,22 @@ def test_hostile_text_takes_no_more_than_linear_time(text: str) -> None:
     for kind in (paragraph_ends, sentence_ends):
         assert len(list(kind(text, len(text)))) < 3
     assert next(grapheme_ends(text, len(text))) == len(text)
+
+
+def test_what_may_hold_an_end_is_wider_than_what_ends() -> None:
+    everything = "".join(map(chr, range(sys.maxunicode + 1)))
+    found = set(regex.findall(r"[\s\p{Han}\p{Hiragana}]", everything))
+    assert len(found) > 90_000
+    assert found <= set(_MAYBE_WORD_END.findall(everything))
+
+
+@given(text=st.lists(st.sampled_from([*"。！.?”)_ \n中a", "\r\n", "😀"]), max_size=40).map("".join))
+@settings(max_examples=300, deadline=None)
+def test_ends_are_the_same_wherever_a_stretch_begins(text: str) -> None:
+    for kind in (sentence_ends, word_ends):
+        ends = list(kind(text, len(text)))
+        for padding in (4_085, 4_090, 4_096):
+            shifted = list(kind("x" * padding + "\n" + text, padding + 1 + len(text)))
+            assert [end - padding - 1 for end in shifted if end > padding + 1] == [
+                end for end in ends if end > 0
+            ]

@@ -45,13 +45,14 @@ def test_at_every_split_the_tokens_of_both_sides_are_those_of_the_whole(
 
 
 def test_prose_and_code_have_splits_at_words_lines_and_marks() -> None:
-    text = 'It is 12.5 cm, (see "b").\n\n    return x1\nend'
+    text = 'It is 12.5 cm, (see "b").\n\n    return x1\nend 😀7'
     cuts = [0, *(p for p in range(1, len(text)) if is_split(text[p - 1], text[p])), len(text)]
     assert [text[a:b] for a, b in pairwise(cuts)] == [
         "It",
         " is",
         " 12",
-        ".5",
+        ".",
+        "5",
         " cm",
         ",",
         " (see",
@@ -61,6 +62,8 @@ def test_prose_and_code_have_splits_at_words_lines_and_marks() -> None:
         "1",
         "\n",
         "end",
+        " 😀",
+        "7",
     ]
 
 
