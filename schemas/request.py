@@ -20,6 +20,7 @@ from schemas.session import (
 from schemas.wire import (
     SCHEMA_VERSION,
     Count,
+    Name,
     OpaqueId,
     PositiveInt,
     ProjectId,
@@ -56,12 +57,12 @@ class AssemblyRequest(RequestModel):
     plan_id: OpaqueId | None = None
     parent: ParentRef | None = None
     volk: OpaqueId
-    subject: str
+    subject: Name
     user_message: str
     requester: Requester = "volk"
     task_type: TaskType | None = None
     system_prompt: str = ""
-    model: str | None = None
+    model: Name | None = None
     encoding: Literal["o200k_base", "cl100k_base", "bytes"] | None = None
     budget: BudgetRequest | None = None
     deadline_ms: PositiveInt = 2_000
@@ -70,7 +71,7 @@ class AssemblyRequest(RequestModel):
     expires_at: Timestamp | None = None
     as_of: Timestamp | None = None
     after: After | None = None
-    strategy: str | None = None
+    strategy: Name | None = None
     ranking: Ranking | None = None
     relevance: Relevance | None = None
     include: Annotated[tuple[IncludePart, ...], Field(max_length=32)] = DEFAULT_INCLUDE

@@ -84,6 +84,9 @@ ProjectId = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._-]{1,128}$")
 OpaqueId = Annotated[str, StringConstraints(pattern=r"^[^\x00-\x1f\x7f-\x9f]{1,256}$")]
 """1 to 256 characters, no control characters; compared as bytes, never parsed."""
 
+Name = Annotated[str, StringConstraints(max_length=256)]
+"""What a table is looked up by. Replies and usage events repeat it, and must stay small."""
+
 Count = Annotated[int, Field(strict=True, ge=0)]
 PositiveInt = Annotated[int, Field(strict=True, gt=0)]
 Flag = Annotated[bool, Field(strict=True)]

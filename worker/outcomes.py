@@ -24,6 +24,7 @@ from worker.ports import OutcomeKey, OutcomeRecord
 MAX_MESSAGE_CHARS: Final = 2_000
 MAX_DETAILS_BYTES: Final = 16_384
 MAX_TRACEBACK_CHARS: Final = 8_000
+_SHORT_MESSAGE_CHARS: Final = 200
 
 
 def rejection_reply(error: Rejected, *, request_id: str | None, project_id: str | None) -> Rejection:
@@ -38,6 +39,17 @@ def rejection_reply(error: Rejected, *, request_id: str | None, project_id: str 
         message=_shortened(error.message, MAX_MESSAGE_CHARS),
         details=_bounded_details(error.details),
         retryable=error.is_retryable,
+    )
+
+
+def shortened_reply(reply: bytes) -> Rejection:
+    """The rejection in `reply` without its details and with the beginning of its message."""
+    rejection = Rejection.model_validate_json(reply)
+    return rejection.model_copy(
+        update={
+            "message": _shortened(rejection.message, _SHORT_MESSAGE_CHARS),
+            "details": {"omitted": "the reply topic takes no more"},
+        }
     )
 
 
@@ -173,8 +185,8 @@ def stored_refusal(outcome: OutcomeRecord) -> Refusal | None:
 
 
 def _attempts(code: RejectionCode, details: Mapping[str, object]) -> int:
-    """How often the record was tried in vain: once, where it did not end the process."""
-    attempts = details.get("attempts") if code == WorkerDied.code else None
+    """How often the record was tried in vain: once, where nothing says more."""
+    attempts = details.get("attempts") if code in {WorkerDied.code, InternalError.code} else None
     return attempts if isinstance(attempts, int) else 1
 
 

@@ -82,7 +82,9 @@ class Kafka(_Group):
         default="context.", pattern=r"^[A-Za-z0-9._-]{0,100}$", description="In front of each topic name."
     )
     reply_topics: tuple[str, ...] = Field(
-        default=(), description="Topics that a `reply_to` header may name, besides the bundles topic."
+        default=(),
+        description="Topics that a `reply_to` header may name, besides the bundles topic. The worker does not "
+        "create them; a reply to one that is missing goes to the bundles topic.",
     )
     idempotent_producer: bool = Field(
         default=True, description="Off only for brokers that lack it, as the embedded one does."

@@ -99,6 +99,17 @@ class Telemetry:
             ("header",),
             registry=registry,
         )
+        self.records_given_up = Counter(
+            "context_records_given_up_total",
+            "Records that could be neither handled nor kept as dead letters; only their own topic has them.",
+            registry=registry,
+        )
+        self.altered_publications = Counter(
+            "context_altered_publications_total",
+            "Records that could not be published as they were, by what and by what was done about it.",
+            ("kind", "change"),
+            registry=registry,
+        )
         self.stage_seconds = Histogram(
             "context_stage_seconds",
             "Time per step of the path.",

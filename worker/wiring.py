@@ -41,7 +41,7 @@ from worker.kafka.partition import Limits as DispatchLimits
 from worker.kafka.publisher import KafkaPublisher, ProducerOptions
 from worker.kafka.received import BodyLimits
 from worker.kafka.replies import Routes
-from worker.kafka.topics import ensure_topics
+from worker.kafka.topics import TopicCatalogue, ensure_topics
 from worker.library import ContextInjector, UnifiedContextAssembler
 from worker.ports import (
     CrashLedger,
@@ -279,8 +279,10 @@ async def build_service(settings: Settings, *, usage_log: Path | None = None) ->
             )
         )
         http_url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
+        catalogue = TopicCatalogue(connection)
         publisher = KafkaPublisher(
             connection=connection,
+            lacks_topic=catalogue.lacks,
             options=ProducerOptions(
                 is_idempotent=kafka.idempotent_producer,
                 max_record_bytes=max(limits.max_record_bytes, *(spec.max_message_bytes for spec in TOPICS)),
@@ -312,6 +314,10 @@ async def build_service(settings: Settings, *, usage_log: Path | None = None) ->
             await ensure_topics(
                 connection, prefix=kafka.topic_prefix, replication_factor=kafka.replication_factor
             )
+            # Theirs to create: until they do, their replies go to the bundles topic.
+            missing = [topic for topic in kafka.reply_topics if await catalogue.lacks(topic)]
+            if missing:
+                log.warning("reply_topics.missing", topics=missing)
 
         yield Service(
             worker=KafkaWorker(

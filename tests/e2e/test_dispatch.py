@@ -28,8 +28,9 @@ from worker.kafka.app import ExitCode
 from worker.kafka.connection import KafkaConnection
 from worker.kafka.embedded import embedded_broker
 from worker.kafka.partition import Limits
-from worker.kafka.publisher import KafkaPublisher, ProducerOptions, RecordTooLarge
-from worker.kafka.records import Handled, InboundRecord, OutboundRecord
+from worker.kafka.publisher import KafkaPublisher, ProducerOptions
+from worker.kafka.records import Handled, InboundRecord, OutboundRecord, RecordTooLarge, TopicUnusable
+from worker.kafka.topics import TopicCatalogue
 
 pytestmark = pytest.mark.timeout(90)
 
@@ -239,8 +240,10 @@ async def test_a_worker_can_be_stopped_while_it_waits_for_a_broker(topic: str, l
 async def publisher_for(
     broker: str, *, idempotent: bool, max_record_bytes: int = 1_048_576
 ) -> KafkaPublisher:
+    connection = KafkaConnection(bootstrap_servers=(broker,))
     publisher = KafkaPublisher(
-        connection=KafkaConnection(bootstrap_servers=(broker,)),
+        connection=connection,
+        lacks_topic=TopicCatalogue(connection).lacks,
         options=ProducerOptions(is_idempotent=idempotent, max_record_bytes=max_record_bytes),
     )
     await publisher.start()
@@ -277,6 +280,39 @@ async def test_a_record_that_the_topic_refuses_breaks_no_later_one(
     await publisher.publish(OutboundRecord(topic=topic, key=b"k", value=b"3"))
     await publisher.stop()
     assert [record.value for record in await read_all(kafka_bootstrap, topic)] == numbered(4)
+
+
+@pytest.mark.parametrize("idempotent", [True, False])
+async def test_small_records_that_together_exceed_the_topics_limit_all_arrive(
+    kafka_bootstrap: str,
+    topic: str,
+    idempotent: bool,  # noqa: FBT001
+):
+    await create_topics(kafka_bootstrap, topic, configs={"max.message.bytes": "4000"})
+    publisher = await publisher_for(kafka_bootstrap, idempotent=idempotent)
+    values = [os.urandom(900) for _ in range(8)]
+    await asyncio.gather(
+        *(publisher.publish(OutboundRecord(topic=topic, key=b"k", value=value)) for value in values)
+    )
+    await publisher.stop()
+    assert {record.value for record in await read_all(kafka_bootstrap, topic)} == set(values)
+
+
+async def test_a_foreign_topic_is_written_to_as_soon_as_it_is_there(broker: str, topic: str):
+    publisher = await publisher_for(broker, idempotent=False)
+    reply = OutboundRecord(topic=topic, key=b"k", value=b"v", is_topic_foreign=True)
+    async with asyncio.timeout(10):
+        with pytest.raises(TopicUnusable, match="does not exist"):
+            await publisher.publish(reply)
+        await create_topics(broker, topic)
+        while True:
+            try:
+                await publisher.publish(reply)
+                break
+            except TopicUnusable:
+                await asyncio.sleep(0.2)  # as long as what was seen last counts
+    await publisher.stop()
+    assert [record.value for record in await read_all(broker, topic)] == [b"v"]
 
 
 # --- Transactions ------------------------------------------------------------------------------------

@@ -221,7 +221,9 @@ class Scripted:
         self.ended.append(record)
         return handled
 
-    async def bury(self, record: InboundRecord, *, attempts: int) -> Handled:
+    async def bury(
+        self, record: InboundRecord, *, attempts: int, cause: BaseException | None = None
+    ) -> Handled:
         self.buried.append((record, attempts))
         await self._reply(record, b"buried after %d: " % attempts + (record.value or b""))
         return Handled(code="worker_died")

@@ -2,7 +2,9 @@ from __future__ import annotations
 
 import json
 import random
-from typing import Any, cast
+import threading
+import time
+from typing import Any, Self, cast
 
 import pytest
 from hypothesis import given, settings
@@ -518,3 +520,76 @@ def test_large_bodies_and_bodies_of_many_values_are_heavy() -> None:
 def test_each_refusal_of_the_decoder_is_a_dead_letter() -> None:
     for kind in (InvalidJson, InvalidEncoding, TooLarge, InvalidRequest, UnsupportedVersion):
         assert kind("x").is_dead_letter
+
+
+class Switches:
+    """How long another thread is kept from running at most, in seconds."""
+
+    def __init__(self) -> None:
+        self.longest_seconds = 0.0
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._watch)
+
+    def _watch(self) -> None:
+        last = time.perf_counter()
+        while not self._done.is_set():
+            time.sleep(0.001)
+            now = time.perf_counter()
+            self.longest_seconds = max(self.longest_seconds, now - last)
+            last = now
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._done.set()
+        self._thread.join()
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"request_id": "r", "a": "' + b"x" * 24_000_000,
+        b'{"request_id": "r", "a": "' + b"\\n" * 12_000_000 + b'"}',
+        b'{"request_id": "r", "a": ' + b" " * 24_000_000 + b"}",
+        b'{"request_id": "r", "a": ' + b"[" * 24_000_000,
+    ],
+    ids=["text", "escapes", "spaces", "openers"],
+)
+def test_a_search_for_ids_lets_other_threads_run(body: bytes) -> None:
+    # As one call into `re` the search of each of these keeps every thread waiting for 0.3 s and more.
+    with Switches() as switches:
+        read_ids(body)
+    assert switches.longest_seconds < 0.2
+
+
+@pytest.mark.parametrize("length", [65_530, 65_535, 65_536, 65_537, 131_072, 200_000])
+@pytest.mark.parametrize("filler", ["x", "\\n", "\\\\", '\\"', "é", "{"])
+def test_ids_behind_a_long_text_are_found_wherever_it_ends(length: int, filler: str) -> None:
+    text = (filler * length)[: length - length % len(filler)]
+    body = f'{{"user_message": "{text}", "request_id": "r-1", "project_id": "shop"}}'.encode()
+    assert read_ids(body) == ("r-1", "shop")
+
+
+@pytest.mark.parametrize("blanks", [65_535, 65_536, 65_537, 200_000])
+def test_ids_behind_many_blanks_are_found(blanks: int) -> None:
+    body = b'{"request_id":' + b" " * blanks + b'"r-1"' + b"\n" * blanks + b', "project_id": "shop"}'
+    assert read_ids(body) == ("r-1", "shop")
+
+
+@given(st.binary(max_size=300), st.integers(1, 64))
+@settings(max_examples=300)
+def test_the_steps_of_the_search_change_nothing(body: bytes, step_bytes: int) -> None:
+    body = b'{"request_id": "r", "a": "' + body + b'", "project_id": "p"}'
+    whole = read_ids(body)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("worker.decoding._STEP_BYTES", step_bytes + 1)
+        assert read_ids(body) == whole
+
+
+def test_malformed_structure_without_end_is_left_to_the_parser() -> None:
+    body = raw('"a": "' + "," * 60_000 + '"' + ":" * 2_000_000)
+    assert refusal_code(body, max_depth=64) == "too_large"
+    with pytest.raises(InvalidJson):
+        decode(body, max_bytes=10_000_000)

@@ -68,7 +68,7 @@ def test_equal_errors_give_equal_bytes() -> None:
 
 
 def test_a_message_as_long_as_the_body_is_cut() -> None:
-    reply = rejection_reply(UnknownLayer("x" * 10**6, known=["a"]), request_id="r", project_id="p")
+    reply = rejection_reply(UnknownLayer("x", known=["a" * 10**6]), request_id="r", project_id="p")
     assert len(reply.message) == 2_000
     assert reply.details == {"omitted": "the details are too large for a reply"}
     assert len(to_wire(reply)) < 20_000
@@ -189,3 +189,9 @@ def test_a_reference_names_the_bytes_that_are_kept() -> None:
 
 def test_a_url_has_one_slash_between_its_parts() -> None:
     assert bundle_url("http://h//", project_id="p", digest="d") == "http://h/projects/p/bundles/d"
+
+
+def test_a_long_unknown_name_leaves_room_for_the_known_ones() -> None:
+    reply = rejection_reply(UnknownLayer("x" * 10**6, known=["a", "b"]), request_id="r", project_id="p")
+    assert reply.message.endswith("; known: a, b")
+    assert reply.details == {"name": "x" * 255 + "…", "known": ["a", "b"]}

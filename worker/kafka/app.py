@@ -181,6 +181,7 @@ class KafkaWorker:
             quarantine=self._quarantine,
             window=window,
             on_bad_deploy=self._on_bad_deploy,
+            on_given_up=self._telemetry.records_given_up.inc,
         )
         subscriber = self._broker.subscriber(
             route.topic,

@@ -19,6 +19,7 @@ from worker.ports import RecordRef
 _log = structlog.get_logger(__name__)
 
 ATTEMPTS_AT_A_DEFECT: Final = 3
+BURIALS_AT_A_DEFECT: Final = 3
 _FIRST_PAUSE_SECONDS: Final = 0.2
 _LONGEST_PAUSE_SECONDS: Final = 30.0
 
@@ -30,8 +31,9 @@ class Attempts:
     - Quarantine: the attempt is written down first; a record that ended the process too often is buried.
     - Any other exception is a defect of a handler that promised to deal with everything. The record counts
       as an `internal_error` at once, is tried again after a pause, since the cause may pass, and is then
-      buried, so that its partition goes on and its bytes are kept. Where even that fails it stays
-      unfinished and burial is tried again for ever: nothing is committed past it.
+      buried, so that its partition goes on and its bytes are kept. Where even that fails three times, with
+      pauses, the record is given up: it is logged and counted with its place in the topic, which holds it
+      for as long as the topic's retention says, and its partition goes on.
     """
 
     def __init__(
@@ -42,23 +44,29 @@ class Attempts:
         quarantine: Quarantine,
         window: FailureWindow,
         on_bad_deploy: Callable[[], None],
+        on_given_up: Callable[[], None],
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        """`on_bad_deploy` is called each time that a record has ended and the window is bad."""
+        """`on_bad_deploy` is called each time that a record has ended and the window is bad.
+
+        `on_given_up` is called for each record that could not even be buried.
+        """
         self._handler = handler
         self._gate = gate
         self._quarantine = quarantine
         self._window = window
         self._on_bad_deploy = on_bad_deploy
+        self._on_given_up = on_given_up
         self._sleep = sleep
 
     async def finish(self, record: InboundRecord, ref: Callable[[], RecordRef]) -> None:
         """Return when the record has ended, whatever its outcome; raise only what ends the task itself."""
         defects = 0
+        cause: BaseException | None = None
         pause_seconds = _FIRST_PAUSE_SECONDS
         while True:
             try:
-                handled = await self._try(record, ref, defects=defects)
+                handled = await self._try(record, ref, defects=defects, cause=cause)
             except StoreUnavailable as error:
                 await self._gate.wait(error)
             except (asyncio.CancelledError, KeyboardInterrupt, SystemExit):
@@ -66,6 +74,7 @@ class Attempts:
             # Also what is no Exception: a panic in a Rust extension is a BaseException.
             except BaseException as error:  # noqa: BLE001  the record must not be lost, whatever the defect
                 defects += 1
+                cause = cause or error
                 # The kind and the place, without the message: it may quote the prompt.
                 _log.error(
                     "record.handler_defect",
@@ -78,6 +87,9 @@ class Attempts:
                 )
                 if defects == 1:
                     self._count(is_internal_error=True)
+                if defects == ATTEMPTS_AT_A_DEFECT + BURIALS_AT_A_DEFECT:
+                    self._give_up(record)
+                    return
                 await self._sleep(pause_seconds)
                 pause_seconds = min(4 * pause_seconds, _LONGEST_PAUSE_SECONDS)
             else:
@@ -85,9 +97,16 @@ class Attempts:
                     self._count(is_internal_error=handled.code == "internal_error")
                 return
 
-    async def _try(self, record: InboundRecord, ref: Callable[[], RecordRef], *, defects: int) -> Handled:
+    async def _try(
+        self,
+        record: InboundRecord,
+        ref: Callable[[], RecordRef],
+        *,
+        defects: int,
+        cause: BaseException | None,
+    ) -> Handled:
         if defects >= ATTEMPTS_AT_A_DEFECT:
-            return await self._handler.bury(record, attempts=defects)
+            return await self._handler.bury(record, attempts=ATTEMPTS_AT_A_DEFECT, cause=cause)
         if self._quarantine.is_active:
             return await self._try_alone(record, ref())
         return await self._handler.handle(record)
@@ -124,6 +143,10 @@ class Attempts:
                 return await self._quarantine.end(ref)
             except StoreUnavailable as error:
                 await self._gate.wait(error)
+
+    def _give_up(self, record: InboundRecord) -> None:
+        _log.critical("record.given_up", topic=record.topic, partition=record.partition, offset=record.offset)
+        self._on_given_up()
 
     def _count(self, *, is_internal_error: bool) -> None:
         self._window.count(is_internal_error=is_internal_error)

@@ -2,9 +2,10 @@
 
 A dead letter carries the original key, body and headers byte for byte. In front of the original headers
 stands one block of its own, `context-dead-*`; readers take the first of each name, so nothing that a producer
-wrote can pose as one. A body or header without a value (null) is kept as an empty one. A body that the
-dead-letter topic will not take is left out, which `context-dead-cut` says with its size; the other headers
-name the record that still holds it.
+wrote can pose as one. A body or header without a value (null) is kept as an empty one. Of a record that the
+dead-letter topic will not take whole the body is left out, which `context-dead-cut` says with its size, and
+so are a traceback, a long key, and the original headers from the first one that would make them too many;
+the other headers name the record that still holds it all.
 
 Reading goes from the first record of the topic to the last one that was there at the start, by a consumer
 without a group: looking changes nothing, and memory holds a batch at a time. A crash may leave one record
@@ -17,6 +18,7 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from itertools import accumulate
 from typing import Final
 
 from aiokafka import TopicPartition
@@ -24,7 +26,7 @@ from aiokafka import TopicPartition
 from schemas.wire import sha256_hex
 from worker.decoding import read_ids
 from worker.kafka.connection import KafkaConnection
-from worker.kafka.headers import GENERATION, Headers, read_headers
+from worker.kafka.headers import GENERATION, MAX_ECHOED_BYTES, Headers, read_headers
 from worker.kafka.records import InboundRecord, OutboundRecord
 from worker.kafka_clients import Producer, Record, started_producer, up_to_now, whole_topic
 from worker.outcomes import Refusal
@@ -42,6 +44,8 @@ FIELDS: Final = (
     "cut",
 )
 _NAMES: Final = frozenset(PREFIX + name for name in FIELDS)
+_CUT_MESSAGE_CHARS: Final = 500
+_CUT_HEADERS_BYTES: Final = 4_096
 
 
 # --- Writing -----------------------------------------------------------------------------------------
@@ -50,23 +54,35 @@ _NAMES: Final = frozenset(PREFIX + name for name in FIELDS)
 def dead_letter(
     record: InboundRecord, refusal: Refusal, *, topic: str, is_cut: bool = False
 ) -> OutboundRecord:
-    """The dead letter of one record, without its body where `is_cut`; equal arguments give equal bytes."""
+    """The dead letter of one record; equal arguments give equal bytes.
+
+    Where `is_cut`, what is left of it has less than 16 KB, whatever the record holds.
+    """
     body = record.value or b""
+    message, key, headers = refusal.message, record.key, record.headers
+    if is_cut:
+        message = message[:_CUT_MESSAGE_CHARS]
+        key = key if key is None or len(key) <= MAX_ECHOED_BYTES else None
+        headers = _first_of(headers, size_bytes=_CUT_HEADERS_BYTES)
     says: dict[str, str | None] = {
         "code": refusal.code,
-        "message": refusal.message,
+        "message": message,
         "topic": record.topic,
         "partition": str(record.partition),
         "offset": str(record.offset),
         "timestamp": str(record.timestamp_ms),
         "attempts": str(refusal.attempts),
-        "traceback": refusal.traceback,
+        "traceback": None if is_cut else refusal.traceback,
         "cut": str(len(body)) if is_cut else None,
     }
     block = tuple((PREFIX + name, text.encode()) for name in FIELDS if (text := says[name]) is not None)
-    return OutboundRecord(
-        topic=topic, key=record.key, value=b"" if is_cut else body, headers=(*block, *record.headers)
-    )
+    return OutboundRecord(topic=topic, key=key, value=b"" if is_cut else body, headers=(*block, *headers))
+
+
+def _first_of(headers: Headers, *, size_bytes: int) -> Headers:
+    """The first headers that together have no more than that size."""
+    sizes = accumulate(len(name.encode()) + len(value) for name, value in headers)
+    return headers[: sum(size <= size_bytes for size in sizes)]
 
 
 # --- Reading -----------------------------------------------------------------------------------------

@@ -38,10 +38,10 @@ from schemas.request import AssemblyRequest
 from schemas.usage import UsageEvent
 from schemas.wire import DecodeNotes
 from worker.decoding import check_request
-from worker.errors import Expired, Rejected, RequestIdReused, StoreUnavailable, WorkerDied
+from worker.errors import Expired, InternalError, Rejected, RequestIdReused, StoreUnavailable, WorkerDied
 from worker.failpoints import Failpoints
 from worker.kafka.headers import RequestHeaders, read_headers, trace_parent
-from worker.kafka.received import BodyLimits, Received, defect, instant, receive, undecoded
+from worker.kafka.received import BodyLimits, Received, defect, instant, receive, undecoded, without_ids
 from worker.kafka.records import Handled, InboundRecord, Publisher
 from worker.kafka.replies import Replies, Routes
 from worker.outcomes import bundle_outcome, refusal_of, rejection_outcome, stored_refusal
@@ -150,30 +150,48 @@ class RequestHandler:
             decision = await self._decide(received, key)
             return await self._settle(received, key, decision)
 
-    async def bury(self, record: InboundRecord, *, attempts: int) -> Handled:
-        """Settle a record that ended the process `attempts` times as `worker_died`; its body is not decoded.
+    async def bury(
+        self, record: InboundRecord, *, attempts: int, cause: BaseException | None = None
+    ) -> Handled:
+        """Settle a record that was tried `attempts` times in vain; its body is not decoded.
 
-        The body is only searched for the two ids, which needs none of what a request is decoded with. An
-        outcome that an earlier attempt stored before it died stays what it is and is published; the record
-        is a dead letter all the same. Raises StoreUnavailable, before anything was published.
+        It is an `internal_error` where `cause`, a defect of this handler, was met, else the process died:
+        `worker_died`. The body is only searched for the two ids, which needs none of what a request is
+        decoded with. An outcome that an earlier attempt stored stays what it is and is published; the record
+        is a dead letter all the same. Where a defect stops even that, dead letter and reply are made from
+        the record alone. Raises StoreUnavailable, before anything was published.
         """
+        error, trace_text = _in_vain(attempts, cause)
         with self._request(record) as headers:
-            error = WorkerDied(f"the worker died {attempts} times on this record", attempts=attempts)
-            received = undecoded(record, headers, error)
-            key = received.key
-            if key is None or self._is_forgotten(record):
-                return await self._answer_without_outcome(received)
-            decision = self._reject(received, key, error)
-            held = await self._store.put_if_absent(key, decision.record)
-            if isinstance(held, Tombstone):
-                return await self._refuse(received, _forgotten())
-            stored = stored_refusal(held)
-            if stored is None or stored.code != error.code:
-                await self._replies.letter(received, refusal_of(error))
-            await self._replies.outcome(received, held)
-            if held is decision.record:
-                self._conclude(decision)
-            return Handled(code=error.code)
+            try:
+                return await self._bury(record, headers, error, trace_text=trace_text)
+            except (StoreUnavailable, *_NOT_DEFECTS):
+                raise
+            except BaseException as another:  # noqa: BLE001 - whatever it is, the bytes must be kept
+                found = defect(another)
+                _log.error("request.not_buried", kind=type(another).__name__, place=found.place)
+                return await self._refuse(
+                    without_ids(record, headers, error, trace_text=trace_text or found.traceback), error
+                )
+
+    async def _bury(
+        self, record: InboundRecord, headers: RequestHeaders, error: Rejected, *, trace_text: str | None
+    ) -> Handled:
+        received = await undecoded(record, headers, error, trace_text=trace_text)
+        key = received.key
+        if key is None or self._is_forgotten(record):
+            return await self._answer_without_outcome(received)
+        decision = self._reject(received, key, error, trace_text=trace_text)
+        held = await self._store.put_if_absent(key, decision.record)
+        if isinstance(held, Tombstone):
+            return await self._refuse(received, _forgotten())
+        stored = stored_refusal(held)
+        if stored is None or stored.code != error.code:
+            await self._replies.letter(received, refusal_of(error, traceback=trace_text))
+        await self._replies.outcome(received, held)
+        if held is decision.record:
+            self._conclude(decision)
+        return Handled(code=error.code)
 
     # --- Reading ---------------------------------------------------------------------------------
 
@@ -315,6 +333,14 @@ class RequestHandler:
             # The event itself is on the usage topic; a full disk is no reason to stop answering.
             self._telemetry.usage_log_failures.inc()
             _log.warning("usage_log.failed", error=str(error))
+
+
+def _in_vain(attempts: int, cause: BaseException | None) -> tuple[Rejected, str | None]:
+    """Why a record is buried, and the traceback of the defect that did it."""
+    if cause is None:
+        return WorkerDied(f"the worker died {attempts} times on this record", attempts=attempts), None
+    found = defect(cause)
+    return InternalError(found.refusal.message, attempts=attempts), found.traceback
 
 
 def _forgotten() -> Expired:

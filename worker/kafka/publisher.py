@@ -13,17 +13,18 @@ from aiokafka import AIOKafkaProducer
 from aiokafka.errors import (
     InvalidProducerEpoch,
     InvalidProducerIdMapping,
+    InvalidTopicError,
     KafkaError,
     MessageSizeTooLargeError,
     OutOfOrderSequenceNumber,
     ProducerClosed,
     ProducerFenced,
+    TopicAuthorizationFailedError,
     UnknownProducerId,
 )
 
-from worker.errors import WorkerError
 from worker.kafka.connection import KafkaConnection, abandon
-from worker.kafka.records import OutboundRecord
+from worker.kafka.records import OutboundRecord, RecordTooLarge, TopicUnusable
 
 _log = structlog.get_logger(__name__)
 
@@ -41,16 +42,7 @@ _BREAKING: Final = (
     UnknownProducerId,
 )
 
-
-class RecordTooLarge(WorkerError):
-    """The record exceeds what the producer or the topic takes; it can never be published as it is."""
-
-    def __init__(self, record: OutboundRecord, *, limit: str) -> None:
-        """Name the topic, the size and whose limit it was."""
-        size_bytes = len(record.value) + len(record.key or b"")
-        super().__init__(f"a record of {size_bytes} bytes for {record.topic} exceeds {limit}")
-        self.topic = record.topic
-        self.size_bytes = size_bytes
+_UNUSABLE: Final = (InvalidTopicError, TopicAuthorizationFailedError)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,12 +91,18 @@ class KafkaPublisher:
         *,
         connection: KafkaConnection,
         options: ProducerOptions,
+        lacks_topic: Callable[[str], Awaitable[bool]] | None = None,
         make_producer: Callable[..., Producer] = AIOKafkaProducer,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Nothing is connected before `start`."""
+        """Nothing is connected before `start`.
+
+        `lacks_topic` says whether the cluster is known to have no such topic; asked for foreign topics
+        alone. Without it they are waited for as long as the worker's own.
+        """
         self._options = options
+        self._lacks_topic = lacks_topic
         self._settings: dict[str, Any] = {
             **connection.client_options(),
             "acks": "all",
@@ -147,8 +145,9 @@ class KafkaPublisher:
     async def publish(self, record: OutboundRecord) -> None:
         """Return when the record is stored by every in-sync replica.
 
-        Waits with backoff while the broker is away, until it is cancelled. Raises RecordTooLarge, and
-        RuntimeError where the publisher was not started or is stopped.
+        Waits with backoff while the broker is away, until it is cancelled. Raises RecordTooLarge,
+        TopicUnusable for a foreign topic, and RuntimeError where the publisher was not started or is
+        stopped.
         """
         if not self._pending:
             self._quiet_since = self._clock()
@@ -175,10 +174,11 @@ class KafkaPublisher:
         producer = self._producer
         if producer is None:
             raise RuntimeError("the publisher is not running")
+        # Before each try: aiokafka looks for a topic that is not there as long as a request may take.
+        if record.is_topic_foreign and self._lacks_topic and await self._lacks_topic(record.topic):
+            raise TopicUnusable(record.topic, reason="does not exist")
         try:
-            acknowledged = await producer.send(
-                record.topic, value=record.value, key=record.key, headers=list(record.headers)
-            )
+            acknowledged = await _send(producer, record)
         except MessageSizeTooLargeError as error:
             limit = f"max_record_bytes of the producer ({self._options.max_record_bytes})"
             raise RecordTooLarge(record, limit=limit) from error
@@ -187,19 +187,40 @@ class KafkaPublisher:
             return False
         try:
             await acknowledged
-        except MessageSizeTooLargeError as error:
+        except MessageSizeTooLargeError:
             if self._options.is_idempotent:
                 await self._replace(producer)
-            raise RecordTooLarge(record, limit="max.message.bytes of the topic") from error
+            return await self._try_alone(record)
         except KafkaError as error:
             await self._recover(producer, record, error)
             return False
         self._quiet_since = self._clock()
         return True
 
+    async def _try_alone(self, record: OutboundRecord) -> bool:
+        """Send the record in a batch of its own: the limit is the batch's, and the others filled it too."""
+        try:
+            producer = await self._connected(max_batch_size=1)  # aiokafka takes any first record of a batch
+        except KafkaError as error:
+            _log.warning("kafka.publish_failed", topic=record.topic, error=repr(error))
+            return False
+        try:
+            await (await _send(producer, record))
+        except MessageSizeTooLargeError as error:
+            raise RecordTooLarge(record, limit="max.message.bytes of the topic") from error
+        except KafkaError as error:
+            _log.warning("kafka.publish_failed", topic=record.topic, error=repr(error))
+            return False
+        finally:
+            self._discard(producer)
+        self._quiet_since = self._clock()
+        return True
+
     async def _recover(self, producer: Producer, record: OutboundRecord, error: KafkaError) -> None:
         if self._producer is None and isinstance(error, ProducerClosed):
             raise RuntimeError("the publisher was stopped") from error
+        if record.is_topic_foreign and isinstance(error, _UNUSABLE):
+            raise TopicUnusable(record.topic, reason=f"cannot be written to: {error!r}") from error
         _log.warning("kafka.publish_failed", topic=record.topic, error=repr(error))
         if isinstance(error, _BREAKING) or type(error) is KafkaError:
             await self._replace(producer)
@@ -214,19 +235,26 @@ class KafkaPublisher:
                 _log.warning("kafka.producer_not_replaced", error=repr(error))
                 return
             self._producer = fresh
+        self._discard(broken)
+
+    def _discard(self, producer: Producer) -> None:
         # What it still holds for sound partitions is delivered, without anybody waiting for it here.
-        discarded = asyncio.create_task(_stop(broken, timeout_seconds=30.0))
+        discarded = asyncio.create_task(_stop(producer, timeout_seconds=30.0))
         self._discarded.add(discarded)
         discarded.add_done_callback(self._discarded.discard)
 
-    async def _connected(self) -> Producer:
-        producer = self._make_producer(**self._settings)
+    async def _connected(self, **other_settings: Any) -> Producer:
+        producer = self._make_producer(**{**self._settings, **other_settings})
         try:
             await producer.start()
         except BaseException:
             await _stop(producer, timeout_seconds=1.0)
             raise
         return producer
+
+
+async def _send(producer: Producer, record: OutboundRecord) -> asyncio.Future[Any]:
+    return await producer.send(record.topic, value=record.value, key=record.key, headers=list(record.headers))
 
 
 async def _stop(producer: Producer, *, timeout_seconds: float) -> None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from schemas.codes import RejectionCode
+from worker.errors import WorkerError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,13 +30,40 @@ class OutboundRecord:
     key: bytes | None
     value: bytes
     headers: tuple[tuple[str, bytes], ...] = ()
+    is_topic_foreign: bool = False
+    """Whether its topic is somebody else's: where it cannot be written to, nobody waits until it can."""
+
+
+class CannotPublish(WorkerError):
+    """The record can never be published as it is."""
+
+
+class RecordTooLarge(CannotPublish):
+    """The record exceeds what the producer or the topic takes."""
+
+    def __init__(self, record: OutboundRecord, *, limit: str) -> None:
+        """Name the topic, the size and whose limit it was."""
+        self.size_bytes = len(record.value) + len(record.key or b"")
+        super().__init__(f"a record of {self.size_bytes} bytes for {record.topic} exceeds {limit}")
+        self.topic = record.topic
+
+
+class TopicUnusable(CannotPublish):
+    """The record's topic is not there or may not be written to, and is not one that the worker creates."""
+
+    def __init__(self, topic: str, *, reason: str) -> None:
+        """Name it, and say why."""
+        super().__init__(f"topic {topic!r} {reason}")
 
 
 class Publisher(Protocol):
     """Publishes with acks=all and returns when the broker has acknowledged."""
 
     async def publish(self, record: OutboundRecord) -> None:
-        """Waits with backoff while the broker is away; never drops, never gives up before cancellation."""
+        """Waits with backoff while the broker is away; never drops, never gives up before cancellation.
+
+        Raises RecordTooLarge, and TopicUnusable for a foreign topic.
+        """
         ...
 
 
@@ -57,6 +85,11 @@ class RecordHandler(Protocol):
         """
         ...
 
-    async def bury(self, record: InboundRecord, *, attempts: int) -> Handled:
-        """Dead-letter a record that ended the process `attempts` times, without parsing its body again."""
+    async def bury(
+        self, record: InboundRecord, *, attempts: int, cause: BaseException | None = None
+    ) -> Handled:
+        """Dead-letter a record that was tried `attempts` times in vain, without parsing its body again.
+
+        `cause` is the defect of the handler that it met; without one it ended the process each time.
+        """
         ...

@@ -1,24 +1,30 @@
 """What answers a record: dead letter, reply, usage event, each after the acknowledgement of the one before.
 
 A dead letter comes before its reply, so whoever reads the reply can find it; a usage event comes after it.
+
+No record waits for ever for one that cannot be published. A dead letter that is too large leaves out the
+body; a bundle that is too large for its topic becomes a dead letter and a rejection, `too_large`; a rejection
+loses its details; what is still too large then is left out, as a usage event is. A reply to a foreign topic
+that does not exist, or may not be written to, goes to the bundles topic. A long key is replaced. All of that
+depends on the record, the stored outcome and the cluster alone, so that a redelivery comes to the same; it is
+logged and counted.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import structlog
 from opentelemetry import trace
 
 from schemas.bundle import to_wire
-from worker.errors import Rejected
+from worker.errors import Rejected, TooLarge
 from worker.failpoints import Failpoints
 from worker.kafka.dead_letters import dead_letter
-from worker.kafka.headers import reply_headers
-from worker.kafka.publisher import RecordTooLarge
+from worker.kafka.headers import MAX_ECHOED_BYTES, reply_headers
 from worker.kafka.received import Received
-from worker.kafka.records import OutboundRecord, Publisher
-from worker.outcomes import Refusal, refusal_of, rejection_reply, stored_refusal
+from worker.kafka.records import OutboundRecord, Publisher, RecordTooLarge, TopicUnusable
+from worker.outcomes import Refusal, refusal_of, rejection_reply, shortened_reply, stored_refusal
 from worker.ports import OutcomeRecord
 from worker.telemetry import SPAN_PUBLISH, Telemetry
 
@@ -61,16 +67,20 @@ class Replies:
             if refusal is not None and refusal.is_dead_letter:
                 await self.letter(received, refusal)
             kind = "rejection" if refusal else "bundle" if held.bundle is None else "bundle_ref"
-            await self._reply(received, held.reply, kind=kind)
+            try:
+                await self._reply(received, held.reply, kind=kind)
+            except RecordTooLarge as error:
+                await self._reply_shorter(received, held.reply, refusal, error)
             await self._failpoints.reach("reply.before_usage", received.text)
             if held.usage is not None and received.project_id is not None:
-                await self._publisher.publish(
+                await self._publish_if_it_fits(
                     OutboundRecord(
                         topic=self._routes.usage,
                         key=received.project_id.encode(),
                         value=held.usage,
                         headers=_headers(received, kind="usage"),
-                    )
+                    ),
+                    kind="usage",
                 )
             await self._failpoints.reach("usage.before_done", received.text)
         return refusal
@@ -84,8 +94,13 @@ class Replies:
             own = received.refusal
             if own is not None and own.is_dead_letter:
                 await self.letter(received, refusal_of(own, traceback=received.traceback))
-            reply = rejection_reply(error, request_id=received.request_id, project_id=received.project_id)
-            await self._reply(received, to_wire(reply), kind="rejection")
+            value = to_wire(
+                rejection_reply(error, request_id=received.request_id, project_id=received.project_id)
+            )
+            try:
+                await self._reply(received, value, kind="rejection")
+            except RecordTooLarge as too_large:
+                await self._reply_shorter(received, value, refusal_of(error), too_large)
         self._telemetry.outcomes.labels("rejected", error.code).inc()
 
     async def letter(self, received: Received, refusal: Refusal) -> None:
@@ -95,21 +110,78 @@ class Replies:
             await self._publisher.publish(dead_letter(record, refusal, topic=topic))
         except RecordTooLarge as error:
             # Better a dead letter that says where the record lies than a partition that never goes on.
-            _log.warning(
-                "dead_letter.cut", error=str(error), partition=record.partition, offset=record.offset
+            self._note(received, "dead_letter", "cut", error)
+            await self._publish_if_it_fits(
+                dead_letter(record, refusal, topic=topic, is_cut=True), kind="dead_letter"
             )
-            await self._publisher.publish(dead_letter(record, refusal, topic=topic, is_cut=True))
         self._telemetry.dead_letters.labels(refusal.code).inc()
 
+    # --- Parts -----------------------------------------------------------------------------------
+
     async def _reply(self, received: Received, value: bytes, *, kind: str) -> None:
-        await self._publisher.publish(
-            OutboundRecord(
-                topic=received.headers.reply_to or self._routes.bundles,
-                key=received.record.key,
-                value=value,
-                headers=_headers(received, kind=kind),
-            )
+        """Publish a reply where it was asked for, else on the bundles topic. Raises RecordTooLarge."""
+        asked = received.headers.reply_to or self._routes.bundles
+        reply = OutboundRecord(
+            topic=asked,
+            key=self._reply_key(received),
+            value=value,
+            headers=_headers(received, kind=kind),
+            is_topic_foreign=asked != self._routes.bundles,
         )
+        try:
+            await self._publisher.publish(reply)
+        except TopicUnusable as error:
+            self._note(received, kind, "other_topic", error)
+            await self._publisher.publish(replace(reply, topic=self._routes.bundles, is_topic_foreign=False))
+
+    async def _reply_shorter(
+        self, received: Received, value: bytes, refusal: Refusal | None, error: RecordTooLarge
+    ) -> None:
+        """Say in a few hundred bytes what a reply that does not fit has said, or that it does not fit."""
+        self._note(received, "rejection" if refusal else "bundle", "shortened", error)
+        if refusal is None:
+            unpublished = TooLarge(
+                "the reply exceeds what its topic takes", size_bytes=len(value), topic=error.topic
+            )
+            # The request is kept: it can be redriven when the topic takes more.
+            await self.letter(received, refusal_of(unpublished))
+            reply = rejection_reply(
+                unpublished, request_id=received.request_id, project_id=received.project_id
+            )
+        else:
+            reply = shortened_reply(value)
+        try:
+            await self._reply(received, to_wire(reply), kind="rejection")
+        except RecordTooLarge as still:
+            self._note(received, "rejection", "left_out", still)
+
+    async def _publish_if_it_fits(self, record: OutboundRecord, *, kind: str) -> None:
+        try:
+            await self._publisher.publish(record)
+        except RecordTooLarge as error:
+            _log.error("publication.left_out", kind=kind, error=str(error))
+            self._telemetry.altered_publications.labels(kind, "left_out").inc()
+
+    def _reply_key(self, received: Received) -> bytes | None:
+        key = received.record.key
+        if key is None or len(key) <= MAX_ECHOED_BYTES:
+            return key
+        self._telemetry.altered_publications.labels("reply", "other_key").inc()
+        # What the contract asks callers to key by; a key that is no such thing orders nothing.
+        return None if received.project_id is None else received.project_id.encode()
+
+    def _note(self, received: Received, kind: str, change: str, error: Exception) -> None:
+        record = received.record
+        _log.warning(
+            "publication.altered",
+            kind=kind,
+            change=change,
+            error=str(error),
+            topic=record.topic,
+            partition=record.partition,
+            offset=record.offset,
+        )
+        self._telemetry.altered_publications.labels(kind, change).inc()
 
 
 def _headers(received: Received, *, kind: str) -> tuple[tuple[str, bytes], ...]:

@@ -7,7 +7,8 @@ operator's to decide.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Mapping, Sequence
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Final, cast
@@ -25,6 +26,9 @@ from worker.kafka.connection import KafkaConnection
 _log = structlog.get_logger(__name__)
 
 _READY_PAUSE_SECONDS: Final = 0.1
+_LISTING_SECONDS: Final = 5.0
+_FOUND_FOR_SECONDS: Final = 60.0
+_MISSED_FOR_SECONDS: Final = 5.0
 
 
 class TopicNotReady(Unavailable):
@@ -106,6 +110,56 @@ async def _admin(connection: KafkaConnection) -> AsyncGenerator[Any]:
         yield admin
     finally:
         await admin.close()
+
+
+class TopicCatalogue:
+    """Which topics the cluster has, remembered for a while; for topics that the worker does not create."""
+
+    def __init__(
+        self,
+        connection: KafkaConnection,
+        *,
+        names: Callable[[KafkaConnection], Awaitable[frozenset[str]]] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`names` gives all topics of the cluster, or raises KafkaError; `clock` gives seconds."""
+        self._connection = connection
+        self._names = names or topic_names
+        self._clock = clock
+        self._known: frozenset[str] | None = None
+        self._read_at = float("-inf")
+        self._reading = asyncio.Lock()
+
+    async def lacks(self, topic: str) -> bool:
+        """Whether the topic is not there; False also where no broker answers.
+
+        A topic that was found counts as there for a minute, one that was not as missing for five seconds.
+        Costs a connection and a listing after that time, and nothing within it.
+        """
+        if self._clock() >= self._look_again_at(topic):
+            async with self._reading:
+                if self._clock() >= self._look_again_at(topic):
+                    await self._read()
+        return self._known is not None and topic not in self._known
+
+    def _look_again_at(self, topic: str) -> float:
+        is_there = self._known is not None and topic in self._known
+        return self._read_at + (_FOUND_FOR_SECONDS if is_there else _MISSED_FOR_SECONDS)
+
+    async def _read(self) -> None:
+        try:
+            async with asyncio.timeout(_LISTING_SECONDS):
+                self._known = await self._names(self._connection)
+        except (KafkaError, OSError, TimeoutError) as error:
+            _log.warning("topics.not_listed", error=repr(error))
+            self._known = None
+        self._read_at = self._clock()
+
+
+async def topic_names(connection: KafkaConnection) -> frozenset[str]:
+    """Every topic of the cluster. Raises KafkaError."""
+    async with _admin(connection) as admin:
+        return frozenset(await _partitions(admin))
 
 
 async def _partitions(admin: Any) -> dict[str, list[int]]:

@@ -33,6 +33,8 @@ class Bench:
         self.calls: list[str] = []
         self.pauses: list[float] = []
         self.bad_deploys: list[list[str]] = []
+        self.given_up = 0
+        self.causes: list[BaseException | None] = []
         self.store_is_away = False
         self.ledger = MemoryLedger()
         self.window = FailureWindow(clock=lambda: 0.0)
@@ -44,6 +46,7 @@ class Bench:
             quarantine=self.quarantine,
             window=self.window,
             on_bad_deploy=self.condemn,
+            on_given_up=self.note_given_up,
             sleep=self.sleep,
         )
 
@@ -54,8 +57,11 @@ class Bench:
             raise step
         return step
 
-    async def bury(self, record: InboundRecord, *, attempts: int) -> Handled:
+    async def bury(
+        self, record: InboundRecord, *, attempts: int, cause: BaseException | None = None
+    ) -> Handled:
         self.calls.append(f"bury {attempts}")
+        self.causes.append(cause)
         if self.buries:
             raise self.buries.pop(0)
         return Handled(code="worker_died")
@@ -67,6 +73,9 @@ class Bench:
     async def sleep(self, seconds: float) -> None:
         self.pauses.append(seconds)
         await asyncio.sleep(0)
+
+    def note_given_up(self) -> None:
+        self.given_up += 1
 
     def condemn(self) -> None:
         self.bad_deploys.append(list(self.calls))
@@ -115,18 +124,47 @@ async def test_a_defect_that_passes_costs_the_record_nothing(defect: BaseExcepti
     assert bench.pauses == [0.2]
 
 
-async def test_a_defect_that_stays_is_buried_after_three_attempts():
-    bench = Bench(*[TypeError("bug")] * 3)
+async def test_a_defect_that_stays_is_buried_after_three_attempts_and_named_as_the_cause():
+    defects = [TypeError("first"), ValueError("second"), ValueError("third")]
+    bench = Bench(*defects)
     await bench.finish()
     assert bench.calls == ["handle"] * 3 + ["bury 3"]
+    assert bench.causes == defects[:1]
     assert bench.pauses == pytest.approx([0.2, 0.8, 3.2])
 
 
-async def test_a_record_that_cannot_even_be_buried_stays_unfinished_and_is_buried_later():
-    bench = Bench(*[TypeError("bug")] * 3, buries=(TypeError("bug"),) * 4)
+@pytest.mark.parametrize("failures", [1, 2])
+async def test_a_burial_that_fails_is_tried_again(failures: int):
+    bench = Bench(*[TypeError("bug")] * 3, buries=(TypeError("bug"),) * failures)
     await bench.finish()
-    assert bench.calls == ["handle"] * 3 + ["bury 3", "bury 4", "bury 5", "bury 6", "bury 7"]
-    assert max(bench.pauses) == 30.0
+    assert bench.calls == ["handle"] * 3 + ["bury 3"] * (failures + 1)
+    assert bench.given_up == 0
+
+
+@pytest.mark.parametrize("defect", [TypeError("bug"), MemoryError(), Panic("in an extension")])
+async def test_a_record_that_cannot_even_be_buried_is_given_up_so_that_its_partition_goes_on(
+    defect: BaseException,
+):
+    bench = Bench(*[defect] * 3, buries=(defect,) * 1_000)
+    await bench.finish()
+    assert bench.calls == ["handle"] * 3 + ["bury 3"] * 3
+    assert bench.given_up == 1
+    assert bench.pauses == pytest.approx([0.2, 0.8, 3.2, 12.8, 30.0])
+
+
+async def test_a_burial_waits_for_the_store_as_often_as_it_takes_and_is_not_given_up():
+    bench = Bench(*[TypeError("bug")] * 3, buries=(StoreUnavailable("redis"),) * 20)
+    await bench.finish()
+    assert bench.calls == ["handle"] * 3 + ["bury 3"] * 21
+    assert bench.given_up == 0
+
+
+@pytest.mark.parametrize("order", [asyncio.CancelledError(), KeyboardInterrupt(), SystemExit(1)])
+async def test_an_order_to_stop_ends_a_burial_and_gives_nothing_up(order: BaseException):
+    bench = Bench(*[TypeError("bug")] * 3, buries=(order,))
+    with pytest.raises(type(order)):
+        await bench.attempts.finish(RECORD, lambda: REF)
+    assert bench.given_up == 0
 
 
 @pytest.mark.parametrize("order", [asyncio.CancelledError(), KeyboardInterrupt(), SystemExit(1)])
@@ -184,6 +222,7 @@ async def test_a_record_that_left_three_attempts_behind_is_buried_and_not_tried(
     bench.ledger.attempts[REF] = 3
     await bench.finish()
     assert bench.calls == ["bury 3"]
+    assert bench.causes == [None]
     assert bench.ledger.attempts == {}
 
 

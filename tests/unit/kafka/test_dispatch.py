@@ -84,6 +84,7 @@ class Bench:
             quarantine=self.quarantine,
             window=FailureWindow(),
             on_bad_deploy=lambda: None,
+            on_given_up=lambda: None,
             sleep=lambda _: asyncio.sleep(0),
         )
         self.dispatcher = Dispatcher("requests", attempts, assignment=self.assignment, shared=self.shared)
@@ -127,7 +128,9 @@ class Bench:
         self.ended.append(record.offset)
         return Handled()
 
-    async def bury(self, record: InboundRecord, *, attempts: int) -> Handled:
+    async def bury(
+        self, record: InboundRecord, *, attempts: int, cause: BaseException | None = None
+    ) -> Handled:
         self.buried.append(record.offset)
         return Handled(code="worker_died")
 

@@ -451,3 +451,30 @@ async def test_a_forgotten_record_is_buried_without_outcome(bench: Bench) -> Non
     bench.now = lambda: datetime(2027, 1, 1, tzinfo=UTC)
     assert await bench.handler().bury(record(), attempts=3) == Handled(code="expired")
     assert [item.topic for item in bench.published] == [DEAD, BUNDLES]
+
+
+async def test_a_record_buried_for_a_defect_is_an_internal_error_with_its_traceback(bench: Bench) -> None:
+    cause = RuntimeError("SECRET")
+    assert await bench.handler().bury(record(), attempts=3, cause=cause) == Handled(code="internal_error")
+    assert [item.topic for item in bench.published] == [DEAD, BUNDLES, USAGE]
+    headers = dict(bench.on(DEAD)[0].headers)
+    assert (headers["context-dead-code"], headers["context-dead-attempts"]) == (b"internal_error", b"3")
+    assert b"RuntimeError: SECRET" in headers["context-dead-traceback"]
+    reply = bench.values(BUNDLES)[0]
+    assert (reply["code"], reply["details"], reply["retryable"]) == ("internal_error", {"attempts": 3}, True)
+    assert b"SECRET" not in bench.on(BUNDLES)[0].value
+
+
+async def test_a_defect_of_the_burial_itself_leaves_dead_letter_and_reply(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(body: bytes | None) -> tuple[str | None, str | None]:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr("worker.kafka.received.read_ids", broken)
+    assert await bench.handler().bury(record(), attempts=3) == Handled(code="worker_died")
+    assert [item.topic for item in bench.published] == [DEAD, BUNDLES]
+    headers = dict(bench.on(DEAD)[0].headers)
+    assert headers["context-dead-code"] == b"worker_died"
+    assert b"ZeroDivisionError" in headers["context-dead-traceback"]
+    assert bench.on(DEAD)[0].value == record().value

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from aiokafka.errors import (
+    InvalidTopicError,
     KafkaConnectionError,
     KafkaError,
     KafkaTimeoutError,
@@ -14,15 +15,17 @@ from aiokafka.errors import (
     OutOfOrderSequenceNumber,
     ProducerClosed,
     ProducerFenced,
+    TopicAuthorizationFailedError,
     UnknownProducerId,
     UnknownTopicOrPartitionError,
 )
 
 from tests.support.dispatching import until
 from worker.kafka.connection import KafkaConnection
-from worker.kafka.publisher import KafkaPublisher, ProducerOptions, RecordTooLarge
-from worker.kafka.records import OutboundRecord
+from worker.kafka.publisher import KafkaPublisher, ProducerOptions
+from worker.kafka.records import OutboundRecord, RecordTooLarge, TopicUnusable
 
+FOREIGN = OutboundRecord(topic="team.replies", key=b"p", value=b"{}", is_topic_foreign=True)
 RECORD = OutboundRecord(topic="bundles", key=b"p", value=b"{}", headers=(("h", b"\xff"), ("h", b"2")))
 
 
@@ -38,9 +41,11 @@ class Cluster:
         self.pauses: list[float] = []
         self.was_away: list[bool] = []
         self.now = 0.0
+        self.lacking: list[bool] = []
         self.publisher = KafkaPublisher(
             connection=KafkaConnection(bootstrap_servers=("127.0.0.1:1",)),
             options=ProducerOptions(is_idempotent=idempotent),
+            lacks_topic=self.lacks_topic,
             make_producer=self.make,
             sleep=self.sleep,
             clock=lambda: self.now,
@@ -49,6 +54,10 @@ class Cluster:
     def make(self, **settings: Any) -> FakeProducer:
         self.producers.append(FakeProducer(self, settings))
         return self.producers[-1]
+
+    async def lacks_topic(self, topic: str) -> bool:
+        assert topic == FOREIGN.topic
+        return self.lacking.pop(0) if self.lacking else False
 
     async def sleep(self, seconds: float) -> None:
         self.pauses.append(seconds)
@@ -175,17 +184,71 @@ async def test_a_record_over_the_producers_limit_is_refused_and_harms_nobody():
     assert len(cluster.producers) == 1
 
 
-@pytest.mark.parametrize(("idempotent", "producers"), [(True, 2), (False, 1)])
+@pytest.mark.parametrize(("idempotent", "producers"), [(True, 3), (False, 2)])
 async def test_a_record_over_the_topics_limit_is_refused_and_the_next_one_sent(
     idempotent: bool,  # noqa: FBT001
     producers: int,
 ):
-    cluster = Cluster(MessageSizeTooLargeError(), idempotent=idempotent)
+    cluster = Cluster(MessageSizeTooLargeError(), MessageSizeTooLargeError(), idempotent=idempotent)
     await cluster.publisher.start()
     with pytest.raises(RecordTooLarge, match=r"max.message.bytes of the topic"):
         await cluster.publisher.publish(RECORD)
     await cluster.publisher.publish(RECORD)
     assert (len(cluster.sent), len(cluster.producers)) == (1, producers)
+
+
+async def test_a_record_whose_batch_was_too_large_is_sent_in_one_of_its_own_before_it_is_refused():
+    cluster = Cluster(MessageSizeTooLargeError(), idempotent=False)
+    await publish(cluster)
+    assert len(cluster.sent) == 1
+    assert [producer.settings["max_batch_size"] for producer in cluster.producers] == [262_144, 1]
+    await until(lambda: cluster.producers[1].is_stopped)
+    assert not cluster.producers[0].is_stopped
+
+
+async def test_a_batch_of_ones_own_that_meets_an_absent_broker_is_waited_for():
+    cluster = Cluster(MessageSizeTooLargeError(), KafkaConnectionError(), idempotent=False)
+    await cluster.publisher.start()
+    await asyncio.wait_for(cluster.publisher.publish(RECORD), 5)
+    assert (len(cluster.sent), cluster.pauses) == (1, [0.1])
+
+
+async def test_a_foreign_topic_that_is_not_there_is_not_waited_for():
+    cluster = Cluster()
+    cluster.lacking = [True]
+    await cluster.publisher.start()
+    with pytest.raises(TopicUnusable, match=r"team\.replies.*does not exist"):
+        await cluster.publisher.publish(FOREIGN)
+    assert (cluster.sent, cluster.pauses) == ([], [])
+    await cluster.publisher.publish(FOREIGN)
+    assert len(cluster.sent) == 1
+
+
+async def test_a_foreign_topic_that_is_deleted_while_a_record_waits_is_waited_for_no_longer():
+    cluster = Cluster(UnknownTopicOrPartitionError(), UnknownTopicOrPartitionError())
+    cluster.lacking = [False, False, True]
+    await cluster.publisher.start()
+    with pytest.raises(TopicUnusable):
+        await cluster.publisher.publish(FOREIGN)
+    assert cluster.pauses == [0.1, 0.2]
+    assert not cluster.publisher.is_away
+
+
+@pytest.mark.parametrize("error", [TopicAuthorizationFailedError(), InvalidTopicError()])
+@pytest.mark.parametrize("when", ["send", "acknowledgement"])
+async def test_a_foreign_topic_that_may_not_be_written_to_is_not_waited_for(error: KafkaError, when: str):
+    cluster = Cluster()
+    (cluster.unsendable if when == "send" else cluster.answers).append(error)  # pyright: ignore[reportUnknownMemberType, reportArgumentType]  both hold errors
+    await cluster.publisher.start()
+    with pytest.raises(TopicUnusable, match="cannot be written to"):
+        await cluster.publisher.publish(FOREIGN)
+
+
+@pytest.mark.parametrize("error", [TopicAuthorizationFailedError(), UnknownTopicOrPartitionError()])
+async def test_a_topic_of_the_workers_own_is_waited_for_whatever_keeps_it_away(error: KafkaError):
+    cluster = Cluster(*[error] * 10)
+    await publish(cluster)
+    assert (len(cluster.sent), len(cluster.pauses)) == (1, 10)
 
 
 async def test_it_is_away_from_the_first_failure_to_the_next_acknowledgement():
