@@ -1,0 +1,104 @@
+"""The edges of a graph by node number, both ways, as flat arrays (compressed sparse rows)."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from schemas.graph import RELATIONS, Relation
+from worker.graph.lexical import gather_ranges
+from worker.graph.model import Edge, NodeRef
+
+GUESS_WEIGHT: Final = 0.4
+"""What an edge counts that is one of several readings, before it is shared among them."""
+
+RELATION_NUMBERS: Final[Mapping[Relation, int]] = {relation: n for n, relation in enumerate(RELATIONS)}
+BACKWARD: Final = len(RELATIONS)
+"""Added to a relation's number where the edge is walked against its direction."""
+
+
+@dataclass(frozen=True, slots=True)
+class Adjacency:
+    """Half-edges by the node that they start from; every edge is here twice, once for each direction.
+
+    `kinds` are relation numbers, `BACKWARD` added against the direction; `weights` are 1 for an exact edge,
+    and for a guess its share of `GUESS_WEIGHT`. Those of one node are ordered by kind, then target.
+    """
+
+    starts: NDArray[np.int32]
+    targets: NDArray[np.int32]
+    kinds: NDArray[np.int8]
+    weights: NDArray[np.float32]
+
+    @property
+    def size_bytes(self) -> int:
+        """Of the arrays."""
+        return self.starts.nbytes + self.targets.nbytes + self.kinds.nbytes + self.weights.nbytes
+
+    @property
+    def node_count(self) -> int:
+        """How many nodes there are, with edges or without."""
+        return len(self.starts) - 1
+
+    def places(self, nodes: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Where the half-edges of the nodes lie, and how many each node has. O(half-edges)."""
+        starts = self.starts[nodes].astype(np.int64)
+        lengths = self.starts[nodes + 1] - starts
+        return gather_ranges(starts, lengths), lengths
+
+    def of(self, node: int, kinds: Collection[int]) -> list[int]:
+        """The nodes at the other ends of the node's half-edges of those kinds, ordered by kind and node."""
+        start, end = self.starts[node], self.starts[node + 1]
+        near = zip(self.kinds[start:end].tolist(), self.targets[start:end].tolist(), strict=True)
+        return [target for kind, target in near if kind in kinds]
+
+    def has_any(self, nodes: NDArray[np.int64], kind: int) -> NDArray[np.bool_]:
+        """Whether each node has a half-edge of that kind: `(n_nodes,)`."""
+        passed = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(self.kinds == kind)])
+        return passed[self.starts[nodes + 1]] > passed[self.starts[nodes]]
+
+    def only(self, kinds: Collection[int]) -> Adjacency:
+        """The half-edges of those kinds alone."""
+        chosen = np.isin(self.kinds, np.array(sorted(kinds), dtype=np.int8))
+        passed = np.concatenate([np.zeros(1, dtype=np.int32), np.cumsum(chosen, dtype=np.int32)])
+        return Adjacency(passed[self.starts], self.targets[chosen], self.kinds[chosen], self.weights[chosen])
+
+
+def kind(relation: Relation, *, backward: bool = False) -> int:
+    """The number of a relation walked in its direction, or against it."""
+    return RELATION_NUMBERS[relation] + (BACKWARD if backward else 0)
+
+
+def build_adjacency(edges: Sequence[Edge], numbers: Mapping[NodeRef, int]) -> Adjacency:
+    """Both directions of every edge; the order of `edges` does not matter. O(n log n).
+
+    An edge with an end that has no number is left out.
+    """
+    rows = [
+        (numbers[e.source], RELATION_NUMBERS[e.relation], numbers[e.target], _weight(e))
+        for e in edges
+        if e.source in numbers and e.target in numbers
+    ]
+    sources = np.array([row[0] for row in rows], dtype=np.int64)
+    relations = np.array([row[1] for row in rows], dtype=np.int64)
+    targets = np.array([row[2] for row in rows], dtype=np.int64)
+    weights = np.array([row[3] for row in rows], dtype=np.float32)
+    starts = np.concatenate([sources, targets])
+    ends = np.concatenate([targets, sources])
+    kinds = np.concatenate([relations, relations + BACKWARD])
+    order = np.lexsort((ends, kinds, starts))
+    counts = np.bincount(starts, minlength=len(numbers))
+    return Adjacency(
+        starts=np.concatenate([np.zeros(1, dtype=np.int32), np.cumsum(counts, dtype=np.int32)]),
+        targets=ends[order].astype(np.int32),
+        kinds=kinds[order].astype(np.int8),
+        weights=np.concatenate([weights, weights])[order],
+    )
+
+
+def _weight(edge: Edge) -> float:
+    return 1.0 if edge.resolution == "exact" else GUESS_WEIGHT / max(1, edge.candidates)

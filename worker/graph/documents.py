@@ -1,0 +1,82 @@
+"""What of a node is searched by words, and how its text reads with its docstring and without."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Final
+
+from schemas.graph import NodeLabel
+from worker.graph.lexical import Field
+from worker.graph.model import NO_SPAN, Node
+
+CODE_LABELS: Final[tuple[NodeLabel, ...]] = ("Function", "Class", "Module", "Chunk")
+SPECIFIED_LABELS: Final[tuple[NodeLabel, ...]] = ("Spec", "Requirement", "RequirementItem", "Decision")
+
+FIELDS: Final[Mapping[str, Field]] = {
+    "name": Field(weight=4.0),
+    "path": Field(weight=2.0),
+    "signature": Field(weight=1.5),
+    "docstring": Field(weight=1.0),
+    "comments": Field(weight=0.7),
+    "body": Field(weight=1.0),
+}
+ALONE: Final[Mapping[str, Field]] = {
+    "name": Field(weight=1.0, length_penalty=0.5),
+    "path": Field(weight=1.0, length_penalty=0.5),
+}
+
+_HASH_COMMENT: Final = re.compile(r"(?:^|(?<=\s))#[^\n]*", re.MULTILINE)
+_SLASH_COMMENT: Final = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
+_HASH_LANGUAGES: Final = frozenset({"python", "yaml", "toml", "ini", "bash", "sh", "make", "makefile", "r"})
+_SLASH_LANGUAGES: Final = frozenset({"typescript", "tsx", "javascript", "jsx", "go", "java", "rust"})
+
+
+def is_searched(node: Node) -> bool:
+    """Whether the node is a document of its own. What is local to a function is found with the function."""
+    if node.label in CODE_LABELS:
+        return node.property("is_local") != "true"
+    return node.label in SPECIFIED_LABELS
+
+
+def fields_of(node: Node) -> dict[str, str]:
+    """The node's text by field.
+
+    A comment is told by its mark alone, so one within a string counts as one: it only changes a weight.
+    """
+    start, end = node.docstring_span
+    code = node.text[:start] + node.text[end:]
+    comments = ""
+    pattern = _comment_pattern(node.language)
+    if pattern is not None and (found := pattern.findall(code)):
+        comments = "\n".join(found)
+        code = pattern.sub("", code)
+    outer = node.property("qualname").rpartition(".")[0].replace("<locals>", "")
+    return {
+        "name": node.name if node.label != "Module" else "",
+        "path": f"{_without_suffix(node.path)} {outer}",
+        "signature": node.signature,
+        "docstring": node.text[start:end],
+        "comments": comments,
+        "body": code,
+    }
+
+
+def text_without_docstring(node: Node) -> str:
+    """The node's text without its docstring; whole where the docstring is all that follows the header."""
+    if node.docstring_span == NO_SPAN:
+        return node.text
+    start, end = node.docstring_span
+    rest = (node.text[:start] + node.text[end:]).rstrip()
+    return node.text if not rest or rest.endswith(":") else rest + "\n"
+
+
+def _comment_pattern(language: str) -> re.Pattern[str] | None:
+    if language in _HASH_LANGUAGES:
+        return _HASH_COMMENT
+    return _SLASH_COMMENT if language in _SLASH_LANGUAGES else None
+
+
+def _without_suffix(path: str) -> str:
+    stem, dot, suffix = path.rpartition(".")
+    return stem if dot and "/" not in suffix else path

@@ -1,0 +1,72 @@
+"""The plain ranking of SPEC-106, as it words it: a fixed linear score over independent graph signals.
+
+The signals are hop distance from the linked entities, degree in trace links, whether a TESTED_BY edge is
+there, recency, and a penalty for ambiguous links; equal scores are ordered by node id. What a node was
+updated at is the time of the last commit that touched its file, else the epoch; recency is its place among
+the files of the snapshot, never an age.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from worker.graph.adjacency import kind
+from worker.graph.expansion import expand
+from worker.graph.links import RequestLinks
+from worker.graph.snapshot import Snapshot
+from worker.graph.templates import Template
+
+HOP_WEIGHT: Final = 10.0
+"""Taken off a hop; more than all else together can add, so a nearer node always comes first."""
+TRACE_WEIGHT: Final = 2.0
+MAX_TRACES: Final = 5
+TESTED_WEIGHT: Final = 1.0
+RECENCY_WEIGHT: Final = 1.0
+AMBIGUITY_WEIGHT: Final = 3.0
+
+
+def rank_by_hops(
+    links: RequestLinks, snapshot: Snapshot, template: Template
+) -> tuple[list[tuple[int, float]], int]:
+    """Node numbers and scores, best first, and how much the caps on expansion left out.
+
+    A root among several readings of one mention loses up to three points, the more the readings. Nodes that
+    nothing links to are not ranked at all. O(half-edges of what is reached).
+    """
+    penalties = _root_penalties(links, snapshot)
+    if not penalties:
+        return [], 0
+    weights = template.edge_weights()
+    reached = expand(snapshot, penalties, weights, max_hops=template.max_hops)
+    traces = (kind("TRACES_TO"), kind("TRACES_TO", backward=True))
+    recency = snapshot.history.recency.tolist()
+    newest = max(1, *recency)
+    files = snapshot.documents.files.tolist()
+    scored: list[tuple[float, str, int]] = []
+    for number, hop in zip(reached.nodes.tolist(), reached.hops.tolist(), strict=True):
+        document = int(snapshot.document_of_node[number])
+        if document < 0:
+            continue
+        degree = min(MAX_TRACES, len(snapshot.edges.of(number, traces)))
+        score = (
+            -HOP_WEIGHT * hop
+            + TRACE_WEIGHT * degree / MAX_TRACES
+            + TESTED_WEIGHT * bool(snapshot.documents.is_tested[document])
+            + RECENCY_WEIGHT * recency[files[document]] / newest
+            - AMBIGUITY_WEIGHT * penalties.get(number, 0.0)
+        )
+        scored.append((-round(score, 6), snapshot.nodes[number].id, number))
+    scored.sort()
+    return [(number, -negative) for negative, _, number in scored], reached.truncated
+
+
+def _root_penalties(links: RequestLinks, snapshot: Snapshot) -> dict[int, float]:
+    """By root: 0 where some mention can mean nothing else, nearly 1 where it is one of very many readings."""
+    penalties: dict[int, float] = {}
+    for link in links.entities:
+        penalty = 1.0 - 1.0 / len(link.nodes)
+        for ref in link.nodes:
+            number = snapshot.find(ref)
+            if number is not None:
+                penalties[number] = min(penalty, penalties.get(number, penalty))
+    return penalties

@@ -1,0 +1,239 @@
+"""Entity linking: which nodes a request names, and by what. A pure function of text, paths and snapshot.
+
+What is ambiguous is kept with all its readings, each weaker the more there are. Nothing is guessed away.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from worker.graph.lexical import Query, query_of
+from worker.graph.model import NodeRef
+from worker.graph.snapshot import Snapshot, fold_name
+
+LinkKind = Literal["traceback", "path", "qualified", "exact", "normalised", "word", "module", "payload"]
+
+BASE_STRENGTHS: Final[dict[LinkKind, float]] = {
+    "traceback": 1.5,
+    "path": 0.6,
+    "payload": 0.6,
+    "qualified": 1.6,
+    "exact": 1.2,
+    "normalised": 0.8,
+    "word": 0.35,
+    "module": 0.4,
+}
+"""What one unambiguous mention counts; 2 is as sure as it gets."""
+
+MAX_LINKED_CHARS: Final = 20_000
+"""Of a request; what stands beyond is found by its words alone."""
+MAX_MENTIONS: Final = 400
+MAX_READINGS: Final = 200
+"""A name that means more nodes than this names none of them."""
+_MIN_WORD_CHARS: Final = 4
+
+_FRAME: Final = re.compile(
+    r'File "(?P<file>[^"\n]{1,400})", line (?P<line>\d{1,7})(?:, in (?P<function>[\w.<>]{1,200}))?'
+)
+_LINE_REF: Final = re.compile(r"(?<![\w/.\\-])(?P<file>[\w./\\-]{1,400}\.\w{1,5}):(?P<line>\d{1,7})(?!\d)")
+_PATH: Final = re.compile(r"(?<![\w/.\\-])[\w./\\-]{0,400}[\w-]\.[A-Za-z]\w{0,4}(?![\w/\\])")
+_NAME: Final = re.compile(r"(?<![\w.])[^\W\d]\w*(?:(?:\.|::|#)[^\W\d]\w*){0,8}(?P<call>\(\)?)?")
+_DASHED: Final = re.compile(r"(?<![\w-])[^\W\d_]+(?:-[^\W_]+){1,5}(?![\w-])")
+_LITERAL_ID: Final = re.compile(r"(?<![\w-])[A-Za-z][A-Za-z0-9]*(?:[-_][A-Za-z0-9]+){1,8}(?![\w-])")
+_HUMP: Final = re.compile(r"[a-z][A-Z]|[A-Z][A-Z][a-z]|[A-Z][a-z]+[A-Z]")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EntityLink:
+    """One mention and the nodes that it may mean, sorted; ambiguous where there are several."""
+
+    mention: str
+    kind: LinkKind
+    nodes: tuple[NodeRef, ...]
+    strength: float
+    """Of each reading, rounded to six decimals."""
+
+    @property
+    def is_ambiguous(self) -> bool:
+        """Whether it may mean more than one node."""
+        return len(self.nodes) > 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestLinks:
+    """What a request speaks of: the nodes that it names, and its words."""
+
+    entities: tuple[EntityLink, ...]
+    query: Query
+    text_digest: str
+    is_truncated: bool = False
+    """Whether some mentions were not looked up, for the length of the text or their number."""
+
+
+def link_request(text: str, paths: Sequence[str], snapshot: Snapshot) -> RequestLinks:
+    """The entities and terms of a request. `paths` are files that the payload names.
+
+    Entities come in order of kind, mention and nodes, each mention once. O(length).
+    """
+    linker = _Linker(snapshot)
+    scanned = text[:MAX_LINKED_CHARS]
+    for path in paths[:MAX_MENTIONS]:
+        linker.link_path(path, "payload")
+    for match in (*_FRAME.finditer(scanned), *_LINE_REF.finditer(scanned)):
+        linker.link_line(match["file"], int(match["line"]), match.groupdict().get("function") or "")
+    for match in _PATH.finditer(scanned):
+        linker.link_path(match[0], "path")
+    for match in _LITERAL_ID.finditer(scanned):
+        linker.link_id(match[0])
+    for match in _DASHED.finditer(scanned):
+        linker.link_folded(match[0])
+    for match in _NAME.finditer(scanned):
+        is_quoted = scanned[match.start() - 1 : match.start()] == "`"
+        linker.link_name(match[0].rstrip("()"), is_code=is_quoted or match["call"] is not None)
+    return RequestLinks(
+        entities=linker.links(),
+        query=query_of(text),
+        text_digest=digest_of(text),
+        is_truncated=len(text) > MAX_LINKED_CHARS or linker.is_full,
+    )
+
+
+def digest_of(text: str) -> str:
+    """The first 16 hex digits of the text's SHA-256."""
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+
+
+class _Linker:
+    """Collects links; a mention is looked up once, by the surest kind that finds something."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self._snapshot = snapshot
+        self._found: dict[str, tuple[LinkKind, frozenset[int]]] = {}
+        self.is_full = False
+
+    def links(self) -> tuple[EntityLink, ...]:
+        nodes = self._snapshot.nodes
+        return tuple(
+            EntityLink(
+                mention=mention,
+                kind=kind,
+                nodes=tuple(nodes[n].ref for n in sorted(found)),
+                strength=round(BASE_STRENGTHS[kind] / math.sqrt(len(found)), 6),
+            )
+            for mention, (kind, found) in sorted(self._found.items(), key=lambda i: (i[1][0], i[0]))
+        )
+
+    def _add(self, mention: str, kind: LinkKind, found: Iterable[int]) -> bool:
+        nodes = frozenset(found)
+        if not nodes or len(nodes) > MAX_READINGS:
+            return False
+        if len(self._found) >= MAX_MENTIONS and mention not in self._found:
+            self.is_full = True
+            return True
+        known = self._found.get(mention)
+        if known is None or BASE_STRENGTHS[kind] > BASE_STRENGTHS[known[0]]:
+            self._found[mention] = (kind, nodes)
+        return True
+
+    def link_path(self, path: str, kind: LinkKind) -> None:
+        """A file, as the documents in it."""
+        for number in self._files_of(path):
+            self._add(self._snapshot.paths[number], kind, self._modules_in(number))
+
+    def link_line(self, path: str, line: int, function: str) -> None:
+        """The innermost function that a line stands in, or the one that is named with it."""
+        snapshot = self._snapshot
+        for number in self._files_of(path):
+            inside = [
+                n for n in self._documents_in(number) if snapshot.nodes[n].label in {"Function", "Class"}
+            ]
+            named = [n for n in inside if snapshot.nodes[n].name == function]
+            holding = [
+                n for n in inside if snapshot.nodes[n].start_line <= line <= snapshot.nodes[n].end_line
+            ]
+            innermost = max(holding, key=lambda n: (snapshot.nodes[n].start_line, n), default=None)
+            if innermost is not None and (not named or innermost in named):
+                named = [innermost]
+            self._add(f"{snapshot.paths[number]}:{line}", "traceback", named)
+
+    def link_id(self, mention: str) -> None:
+        """The literal id of a requirement or decision."""
+        found = self._snapshot.names.exact.get(mention, ())
+        self._add(mention, "exact", [n for n in found if self._snapshot.nodes[n].id == mention])
+
+    def link_folded(self, mention: str) -> None:
+        """A name written with dashes."""
+        self._add(mention, "normalised", self._snapshot.names.folded.get(fold_name(mention), ()))
+
+    def link_name(self, mention: str, *, is_code: bool) -> None:
+        """An identifier, or several joined by dots."""
+        parts = re.split(r"\.|::|#", mention)
+        if len(parts) > 1:
+            if self._add(mention, "qualified", self._qualified(parts)):
+                return
+            for part in parts[-2:]:
+                self._link_part(part, is_code=True)
+            return
+        self._link_part(mention, is_code=is_code)
+
+    def _link_part(self, name: str, *, is_code: bool) -> None:
+        snapshot = self._snapshot
+        is_code = is_code or _looks_like_code(name)
+        exact = snapshot.names.exact.get(name, ())
+        if not is_code and len(name) < _MIN_WORD_CHARS:
+            return
+        modules = [n for n in exact if snapshot.nodes[n].label == "Module"]
+        others = [n for n in exact if snapshot.nodes[n].label != "Module"]
+        if modules:
+            self._add(f"{name} (module)", "module", modules)
+        if others:
+            self._add(name, "exact" if is_code else "word", others)
+        elif is_code:
+            self._add(name, "normalised", snapshot.names.folded.get(fold_name(name), ()))
+
+    def _qualified(self, parts: Sequence[str]) -> list[int]:
+        """Nodes with the last name, whose own outer names or module agree with the ones before it."""
+        nodes = self._snapshot.nodes
+        found: list[int] = []
+        for number in self._snapshot.names.exact.get(parts[-1], ()):
+            path, _, qualname = nodes[number].id.partition("::")
+            outer = [*path.rpartition(".")[0].split("/"), *qualname.split(".")]
+            if nodes[number].label == "Module":
+                outer = outer[:-1]
+            if outer[-len(parts) :] == list(parts) or (parts[-2] in outer[-3:-1]):
+                found.append(number)
+        return found
+
+    def _files_of(self, path: str) -> list[int]:
+        """Files whose path ends with the given one, or that an absolute path of another host ends with."""
+        parts = [part for part in path.replace("\\", "/").split("/") if part not in {"", "."}]
+        for start in range(len(parts)):
+            exact = self._snapshot.file_number("/".join(parts[start:]))
+            if exact is not None:
+                return [exact]
+        return self._ending_with(parts) if parts else []
+
+    def _ending_with(self, parts: Sequence[str]) -> list[int]:
+        suffix = "/" + "/".join(parts)
+        return [n for n, path in enumerate(self._snapshot.paths) if path.endswith(suffix)]
+
+    def _documents_in(self, file: int) -> list[int]:
+        documents = self._snapshot.documents
+        start, end = documents.file_starts[file], documents.file_starts[file + 1]
+        return documents.nodes[start:end].tolist()
+
+    def _modules_in(self, file: int) -> Iterator[int]:
+        nodes = self._snapshot.nodes
+        inside = self._documents_in(file)
+        modules = [n for n in inside if nodes[n].label == "Module"]
+        yield from modules or inside[:1]
+
+
+def _looks_like_code(word: str) -> bool:
+    """Whether a word is spelled as no English word is."""
+    return "_" in word.strip("_") or _HUMP.search(word) is not None or word.startswith("_")

@@ -1,0 +1,186 @@
+"""Writes a selection as a pack file, exactly as `worker.graph.pack_file` reads it, within an exact budget.
+
+The budget is that of the whole text, front matter and provenance lines included. It is counted part by part,
+and once more on the joined text; should an encoding merge tokens where two sections meet, so that the whole
+counts more than its parts, sections give way from the end.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final, cast
+
+import yaml
+
+from worker.graph.model import Node
+from worker.graph.packing import Packed, PackedNode, TextSizes, names_text, pack
+from worker.graph.rendering import one_line, short_name
+from worker.graph.selection import EmptyReason, Selected, Selection
+from worker.graph.snapshot import Snapshot
+
+PACK_VERSION: Final = "1"
+MAX_FRAME_MENTIONS: Final = 5
+_MAX_MENTION_CHARS: Final = 60
+_SEPARATOR: Final = "\n\n"
+_ID: Final = re.compile(r"[^\x00-\x20\x7f](?:[^\x00-\x1f\x7f]{0,1022}[^\x00-\x20\x7f])?")
+_FIXED_POINT_ROUNDS: Final = 4
+
+_REASONS: Final[Mapping[EmptyReason, str]] = {
+    "graph_unavailable": "The graph could not be read, so nothing was selected.",
+    "not_indexed": "The project has not been indexed, so nothing was selected.",
+    "nothing_found": "Nothing in the graph bears on the request.",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PackHead:
+    """What the front matter says beside the selection."""
+
+    project_id: str
+    requester: str
+    encoding: str
+    budget_tokens: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WrittenPack:
+    """A pack file, and what it spent: the tokens of the whole text."""
+
+    text: str
+    spent_tokens: int
+    packed: Packed | None
+    """None where nothing was selected."""
+
+
+def write_pack(selection: Selection, snapshot: Snapshot, head: PackHead, *, sizes: TextSizes) -> WrittenPack:
+    """The pack of a selection. Never more tokens than the budget, unless even the empty pack has more.
+
+    Same selection, snapshot and head, same bytes.
+    """
+    if selection.reason is not None:
+        return write_empty_pack(head, reason=selection.reason, sizes=sizes, selection=selection)
+    front = _front_matter(head, selection, spent_tokens=head.budget_tokens)
+    front_tokens = sizes.counter.count(front)
+    room = head.budget_tokens - front_tokens
+    packed = pack(selection, snapshot, SectionLines(sizes), budget_tokens=max(0, room), sizes=sizes)
+    bodies, lists = list(packed.bodies), names_text(packed)
+    while True:
+        text, spent = _spent(head, selection, _join(bodies, lists), sizes)
+        if spent <= head.budget_tokens or not (bodies or lists):
+            return WrittenPack(text=text, spent_tokens=spent, packed=packed)
+        if lists:
+            lists = ""
+        else:
+            bodies.pop()
+
+
+def write_empty_pack(
+    head: PackHead, *, reason: EmptyReason, sizes: TextSizes, selection: Selection | None = None
+) -> WrittenPack:
+    """A pack without sections that says why it has none. The sentence is left out where it does not fit."""
+    for body in (f"{_REASONS[reason]}\n", ""):
+        text, spent = _spent(head, selection, body, sizes, reason=reason)
+        if spent <= head.budget_tokens:
+            break
+    return WrittenPack(text=text, spent_tokens=spent, packed=None)
+
+
+class SectionLines:
+    """The section of a pack file: heading, provenance line, fenced body."""
+
+    def __init__(self, sizes: TextSizes) -> None:
+        """Count with the counter of `sizes`."""
+        self._counter = sizes.counter
+
+    def __call__(
+        self, selected: Selected, rank: int, node: Node, *, body: str, body_tokens: int
+    ) -> tuple[str, int]:
+        """The section, whose provenance line says what the section itself costs, that line included."""
+        heading = f"## {node.label} {short_name(node)}\n"
+        if not is_citable(selected.ref.id):
+            # It would not read back as provenance; the code is shown all the same.
+            return heading + body, self._counter.count(heading) + body_tokens
+        line = f"<!-- node: {selected.ref.id} | template: {selected.template} | rank: {rank}"
+        score = f" | score: {selected.score:.6f} | tokens: "
+        tokens = body_tokens
+        for _ in range(_FIXED_POINT_ROUNDS):
+            # The number stands in the text that it counts.
+            text = f"{heading}{line}{score}{tokens} -->\n"
+            counted = self._counter.count(text) + body_tokens
+            if counted == tokens:
+                break
+            tokens = max(tokens, counted)
+        return f"{heading}{line}{score}{tokens} -->\n{body}", tokens
+
+
+def is_citable(node_id: str) -> bool:
+    """Whether a provenance line can hold the id."""
+    return _ID.fullmatch(node_id) is not None and "-->" not in node_id
+
+
+def _join(bodies: list[PackedNode], lists: str) -> str:
+    parts = [item.text for item in bodies]
+    if lists:
+        parts.append(lists)
+    return _SEPARATOR.join(parts) + "\n" if parts else ""
+
+
+def _spent(
+    head: PackHead,
+    selection: Selection | None,
+    body: str,
+    sizes: TextSizes,
+    *,
+    reason: EmptyReason | None = None,
+) -> tuple[str, int]:
+    """The whole text, whose front matter says what the whole text costs; and that number."""
+    spent = head.budget_tokens
+    text = ""
+    for _ in range(_FIXED_POINT_ROUNDS):
+        text = _front_matter(head, selection, spent_tokens=spent, reason=reason) + body
+        counted = sizes.counter.count(text)
+        if counted == spent:
+            break
+        spent = counted
+    return text, spent
+
+
+def _front_matter(
+    head: PackHead, selection: Selection | None, *, spent_tokens: int, reason: EmptyReason | None = None
+) -> str:
+    fields: dict[str, object] = {"pack_version": PACK_VERSION, "project": head.project_id}
+    if selection is not None:
+        fields |= {
+            "frame": {
+                "task_type": selection.template.name,
+                "requester": head.requester,
+                "text": selection.links.text_digest,
+                "entities": _mentions(selection),
+            },
+            "snapshot": selection.snapshot_id,
+            "ranking": selection.ranking,
+            "relevance": selection.relevance,
+        }
+    else:
+        fields["frame"] = {"requester": head.requester}
+    fields |= {"encoding": head.encoding, "budget": head.budget_tokens, "spent": spent_tokens}
+    if reason is not None:
+        fields["reason"] = reason
+    dump = cast("Any", yaml.dump)  # pyright: ignore[reportUnknownMemberType]  # PyYAML has no types
+    written = dump(
+        fields,
+        Dumper=yaml.CSafeDumper,
+        sort_keys=False,
+        allow_unicode=True,
+        width=10_000,
+        default_flow_style=None,
+    )
+    return f"---\n{written}---\n"
+
+
+def _mentions(selection: Selection) -> list[str]:
+    """The strongest mentions, as written."""
+    strongest = sorted(selection.entities, key=lambda link: (-link.strength, link.mention))
+    return [one_line(link.mention)[:_MAX_MENTION_CHARS] for link in strongest[:MAX_FRAME_MENTIONS]]
