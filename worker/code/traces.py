@@ -101,12 +101,12 @@ def find_traces(
     """
     found: list[tuple[int, Trace]] = []
     for docstring in docstrings:
-        for trace, is_of_file in _read(docstring.text, docstring.line, column=docstring.column):
+        for trace, is_of_file in read_tags(docstring.text, docstring.line, column=docstring.column):
             found.append((MODULE if is_of_file else docstring.owner, trace))
     binder = _Binder(source, spans)
     for block in _blocks(_comments(source)):
         text = "\n".join(comment.text for comment in block)
-        if traces := list(_read(text, block[0].line)):
+        if traces := list(read_tags(text, block[0].line)):
             owner = binder.owner(block[-1])
             found += [(MODULE if is_of_file else owner, trace) for trace, is_of_file in traces]
     return found
@@ -145,7 +145,7 @@ def _expand(item: re.Match[str]) -> list[str]:
     return [f"{low['prefix']}{value:0{width}d}" for value in range(start, end + 1)]
 
 
-def _read(text: str, line: int, *, column: int | None = None) -> Iterator[tuple[Trace, bool]]:
+def read_tags(text: str, line: int, *, column: int | None = None) -> Iterator[tuple[Trace, bool]]:
     """The traces in a text that starts at `line`, and whether each is the whole file's.
 
     A docstring has a column, a comment has none, and may be a bare list of ids.
