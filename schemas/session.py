@@ -8,6 +8,7 @@ from typing import Annotated, Any, Final, cast
 from pydantic import BeforeValidator, Field, model_validator
 
 from schemas.codes import StepStatus
+from schemas.times import format_time, time_of_number
 from schemas.wire import Flag, OpaqueId, RequestModel, Timestamp, canonical_json, derived_id, sha256_hex
 
 _WORDS_OF_STATUS: Final[dict[StepStatus, str]] = {
@@ -182,6 +183,9 @@ class Memory(RequestModel):
     items: tuple[MemoryItem, ...] = ()
 
 
+_FOREIGN_TIMES: Final = ("timestamp", "created_at")
+
+
 class Artifact(RequestModel):
     """What an earlier stage produced. Foreign field names are accepted at this door."""
 
@@ -202,12 +206,12 @@ class Artifact(RequestModel):
             ("stage", ("stage_alias",)),
             ("type", ("artifact_type",)),
             ("path", ("file_path",)),
-            ("occurred_at", ("timestamp", "created_at")),
+            ("occurred_at", _FOREIGN_TIMES),
             ("id", ("artifact_id",)),
         ):
             for name in foreign:
                 if name in item:
-                    value = item.pop(name)
+                    value = _read_foreign(name, item.pop(name))
                     if item.get(ours) is None:
                         item[ours] = value
         if isinstance(item.get("content"), dict | list):
@@ -217,6 +221,13 @@ class Artifact(RequestModel):
             rest = {name: item[name] for name in sorted(item) if name in cls.model_fields and name != "id"}
             item["id"] = "a_" + sha256_hex(canonical_json(rest))[:24]
         return item
+
+
+def _read_foreign(name: str, value: object) -> object:
+    """A foreign field's value; its times may be numbers, which our own never are."""
+    if name in _FOREIGN_TIMES and isinstance(value, int | float) and not isinstance(value, bool):
+        return format_time(time_of_number(value))
+    return value
 
 
 class FailingTest(RequestModel):

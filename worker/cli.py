@@ -12,7 +12,7 @@ import os
 import sys
 from collections.abc import Coroutine
 from dataclasses import asdict
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any, NoReturn, TypeVar
 
@@ -20,6 +20,7 @@ import typer
 from pydantic import ValidationError
 from rich.console import Console
 
+from schemas.times import parse_time
 from worker.errors import Rejected, Unavailable, WorkerError
 from worker.logs import configure_logs
 from worker.settings import Settings
@@ -346,10 +347,10 @@ def _instant(text: str | None) -> datetime | None:
     if text is None:
         return None
     try:
-        value = datetime.fromisoformat(text)
-    except ValueError:
-        fail(f"--as-of {text!r} is not an RFC 3339 instant such as 2026-01-02T03:04:05Z")
-    return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
+        instant, _ = parse_time(text)
+    except ValueError as error:
+        fail(f"--as-of {text!r}: {error}")
+    return instant
 
 
 def _say(line: str) -> None:
