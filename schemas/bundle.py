@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any, Literal
 
 from schemas.codes import BundleStatus, LayerReason, LayerStatus, PartName, RejectionCode, TaskType
@@ -100,7 +101,9 @@ class Rejection(WireModel):
 
 def context_hash(messages: tuple[Message, ...]) -> str:
     """SHA-256 of the canonical JSON of the messages."""
-    return sha256_hex(canonical_json([message.model_dump() for message in messages]))
+    return sha256_hex(
+        canonical_json([{"role": message.role, "content": message.content} for message in messages])
+    )
 
 
 def to_wire(model: WireModel) -> bytes:
@@ -110,9 +113,10 @@ def to_wire(model: WireModel) -> bytes:
     is null, as null behind the others.
     """
     written = model.model_dump_json(exclude_none=True)
-    nulls = [
-        name
-        for name, field in type(model).model_fields.items()
-        if field.is_required() and getattr(model, name) is None
-    ]
+    nulls = [name for name in _required_fields(type(model)) if getattr(model, name) is None]
     return (written[:-1] + "".join(f',"{name}":null' for name in nulls) + "}").encode()
+
+
+@lru_cache(maxsize=64)
+def _required_fields(model: type[WireModel]) -> tuple[str, ...]:
+    return tuple(name for name, field in model.model_fields.items() if field.is_required())

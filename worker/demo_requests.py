@@ -125,7 +125,9 @@ def demo_requests(root: Path) -> list[tuple[str, dict[str, Any] | bytes]]:
         root,
         {
             "worker/budget/allocation.py": ("plan_budget",),
-            "worker/assembly.py": ("plan_request", "fuse", "layer_reports"),
+            "worker/planning.py": ("plan_request",),
+            "worker/assembly.py": ("fuse",),
+            "worker/sealing.py": ("layer_reports",),
             "worker/fusion/sections.py": ("compose", "admit_text"),
         },
     )

@@ -25,11 +25,12 @@ from schemas.codes import LAYERS, PARTS, PartName, TaskType
 from schemas.fragments import FragmentProvenance
 from schemas.request import AssemblyRequest
 from schemas.session import SessionContext
-from worker.assembly import Assembled, Assembler, ContentPolicy
+from worker.assembly import Assembled, Assembler
 from worker.budget.layers import ContextBudget, requested_budget
 from worker.budget.ledger import ContextUsage
 from worker.budget.models import ModelSpec
 from worker.failpoints import Failpoints
+from worker.planning import ContentPolicy
 from worker.ports import Fragment, LayerBudget, LayerContribution, Provider, Rendering, RequestFrame, Scope
 from worker.providers.gather import Abandonment
 from worker.telemetry import Telemetry

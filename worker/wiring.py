@@ -20,7 +20,7 @@ from schemas.bundle import ContextBundle
 from schemas.codes import PartName
 from schemas.topics import TOPICS, topic_name
 from schemas.wire import format_time
-from worker.assembly import Assembler, ContentPolicy
+from worker.assembly import Assembler
 from worker.budget.layers import ContextBudget
 from worker.budget.models import ModelSpec
 from worker.budget.tokens import counter_for
@@ -43,6 +43,7 @@ from worker.kafka.received import BodyLimits
 from worker.kafka.replies import Routes
 from worker.kafka.topics import TopicCatalogue, ensure_topics
 from worker.library import ContextInjector, UnifiedContextAssembler
+from worker.planning import ContentPolicy
 from worker.ports import (
     CrashLedger,
     LayerBudget,

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 from schemas.codes import PartName
 from worker.budget.layers import CONTENT_LAYERS, LENDING_ORDER, ContextBudget
@@ -60,6 +61,14 @@ def plan_budget(
     when the window cannot hold overhead, output, system and user: it names the first of the three
     layers that does not fit, and by how much all of them together exceed the window.
     """
+    return _plan_budget(requested, overhead, system_tokens, user_tokens)
+
+
+@lru_cache(maxsize=1_024)
+def _plan_budget(
+    requested: ContextBudget, overhead: Overhead, system_tokens: int, user_tokens: int
+) -> ContextBudget:
+    """The same for all requests whose fixed texts stay within their reservations, which most do."""
     left = requested.total - overhead.total
     for layer, tokens in (("output", requested.output), ("system", system_tokens), ("user", user_tokens)):
         left -= tokens
@@ -137,6 +146,8 @@ def seal(effective: ContextBudget, *, spent: LayerTokens, floors: LayerTokens) -
     """
     layers = effective.as_layers()
     excess = {layer: tokens - layers[layer] for layer, tokens in spent.items() if tokens > layers[layer]}
+    if not excess:
+        return effective
     missing = _collect(layers, effective.available, sum(excess.values()), floors=spent)
     if missing:
         able: Iterator[PartName] = (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from operator import attrgetter
 from types import MappingProxyType
 from typing import Final
@@ -139,6 +140,13 @@ def requested_budget(*, total: int, layers: Mapping[str, int]) -> ContextBudget:
     Raises UnknownLayer on a name outside the eleven, InvalidRequest when the named layers are
     negative or exceed `total`.
     """
+    return _split_budget(total, tuple(layers.items()))
+
+
+@lru_cache(maxsize=1_024)
+def _split_budget(total: int, named: tuple[tuple[str, int], ...]) -> ContextBudget:
+    """The same for all requests that name the same shares, which most do."""
+    layers = dict(named)
     for name in layers:
         if name not in LAYERS:
             raise UnknownLayer(name, known=LAYERS)

@@ -26,10 +26,11 @@ class UsageTotals(TypedDict):
 class ContextUsage:
     """The ledger of one prompt: per-layer counters against a sealed budget."""
 
-    __slots__ = ("_spent", "budget")
+    __slots__ = ("_spent", "_total_spent", "budget")
 
     def __init__(self, budget: ContextBudget) -> None:
         self.budget = budget
+        self._total_spent = 0
         self._spent = dict.fromkeys(LAYERS, 0)
 
     def spend(self, layer: str, tokens: int) -> None:
@@ -45,16 +46,17 @@ class ContextUsage:
             raise ValueError(
                 f"layer {layer!r} would spend {self._spent[layer] + tokens} tokens, {reserved} are reserved"
             )
-        if self.total_spent + tokens > self.budget.total:
+        if self._total_spent + tokens > self.budget.total:
             raise ValueError(
-                f"the prompt would hold {self.total_spent + tokens} tokens, the total is {self.budget.total}"
+                f"the prompt would hold {self._total_spent + tokens} tokens, the total is {self.budget.total}"
             )
         self._spent[layer] += tokens
+        self._total_spent += tokens
 
     @property
     def total_spent(self) -> int:
         """Tokens spent by all layers together."""
-        return sum(self._spent.values())
+        return self._total_spent
 
     @property
     def remaining(self) -> int:

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Sequence
 from decimal import Decimal
 from fractions import Fraction
+from functools import lru_cache
 from typing import Final
 
 import numpy as np
@@ -109,7 +110,13 @@ def counter_for(encoding: str, *, safety_factor: str | float | Decimal | Fractio
     eleven tenths. Raises ValueError on an unknown encoding, a file that is no tokenizer, and a factor
     that is not a number of at least 1.
     """
-    factor = Fraction(str(safety_factor))
+    return _kept_counter(encoding, str(safety_factor))
+
+
+@lru_cache(maxsize=256)
+def _kept_counter(encoding: str, safety_factor: str) -> TokenCounter:
+    """Two threads that ask first, at once, get the same counter all the same."""
+    factor = Fraction(safety_factor)
     if factor < 1:
         raise ValueError(f"a safety factor is at least 1, not {safety_factor}")
     with _lock:
@@ -135,6 +142,8 @@ def charge_spans(counter: TokenCounter, text: str, spans: Sequence[tuple[str, in
     charged = dict.fromkeys((name for name, _ in spans), 0)
     if not spans:
         return charged
+    if len(charged) == 1:
+        return {spans[0][0]: counter.count(text)}
     ends = counter.token_ends(text)
     starts = np.concatenate((np.zeros(1, dtype=np.int64), ends[:-1]))[: len(ends)]
     begin = done_bytes = done_tokens = 0

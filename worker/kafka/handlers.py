@@ -50,6 +50,9 @@ from worker.telemetry import SPAN_DECODE, SPAN_REQUEST, SPAN_STORE, Telemetry
 
 _log = structlog.get_logger(__name__)
 
+_YOUNG: Final = timedelta(seconds=1)
+"""A record younger than this can hardly have an outcome yet, so nobody asks; the put finds it if it has."""
+
 _NOT_DEFECTS: Final = (asyncio.CancelledError, KeyboardInterrupt, SystemExit, GeneratorExit)
 
 
@@ -104,6 +107,8 @@ class _Decision:
     record: OutcomeRecord
     outcome: Outcome
     code: str = ""
+    usage: UsageEvent | None = None
+    """Of a bundle."""
 
 
 class RequestHandler:
@@ -143,10 +148,11 @@ class RequestHandler:
             key = received.key
             if key is None or self._is_forgotten(record):
                 return await self._answer_without_outcome(received)
-            with self._telemetry.step(SPAN_STORE):
-                held = await self._store.get(key)
-            if held is not None:
-                return await self._repeat(received, held)
+            if self._age(record) >= _YOUNG:
+                with self._telemetry.step(SPAN_STORE):
+                    held = await self._store.get(key)
+                if held is not None:
+                    return await self._repeat(received, held)
             decision = await self._decide(received, key)
             return await self._settle(received, key, decision)
 
@@ -232,8 +238,10 @@ class RequestHandler:
 
     def _is_forgotten(self, record: InboundRecord) -> bool:
         """Whether the store has forgotten the record's outcome, if there was one."""
-        age = self._now() - instant(record.timestamp_ms)
-        return age > timedelta(seconds=self._limits.forget_seconds)
+        return self._age(record) > timedelta(seconds=self._limits.forget_seconds)
+
+    def _age(self, record: InboundRecord) -> timedelta:
+        return self._now() - instant(record.timestamp_ms)
 
     # --- Deciding --------------------------------------------------------------------------------
 
@@ -258,7 +266,7 @@ class RequestHandler:
                 max_record_bytes=self._limits.max_record_bytes,
                 public_url=self._limits.public_url,
             )
-            return _Decision(record=record, outcome=assembled.bundle.status)
+            return _Decision(record=record, outcome=assembled.bundle.status, usage=assembled.usage)
         except Rejected as refusal:
             return self._reject(received, key, refusal)
         except (StoreUnavailable, *_NOT_DEFECTS):
@@ -325,6 +333,8 @@ class RequestHandler:
     def _conclude(self, decision: _Decision) -> None:
         """What the worker does whose put won: count, and write the usage line."""
         self._telemetry.outcomes.labels(decision.outcome, decision.code).inc()
+        if decision.usage is not None:
+            self._telemetry.count_bundle(decision.usage)
         if decision.record.usage is None:
             return
         try:

@@ -77,9 +77,30 @@ async def test_a_timestamp_that_no_calendar_has_is_moved_to_its_end(
     assert held.as_of.year == year
 
 
+async def test_a_repeat_too_young_to_be_looked_up_gets_the_stored_bytes_all_the_same(bench: Bench) -> None:
+    steps: list[str] = []
+    bench.step = steps.append
+    young = record(timestamp_ms=NOW_MS - 999)
+    await bench.handler().handle(young)
+    assert await bench.handler().handle(young) == Handled()
+    assert "before get" not in steps
+    assert bench.assembled == 2
+    assert len(bench.published) == 4
+    assert len({item.value for item in bench.published}) == 2
+    assert len(bench.lines) == 1
+    assert metric(bench, "context_outcomes_republished_total") == 1
+    assert metric(bench, "context_outcomes_total", outcome="complete", code="") == 1
+
+
+async def test_a_young_reuse_of_an_id_is_refused_by_what_the_put_finds(bench: Bench) -> None:
+    await bench.handler().handle(record(timestamp_ms=NOW_MS))
+    other = record({**FIELDS, "user_message": "Something else."}, timestamp_ms=NOW_MS)
+    assert (await bench.handler().handle(other)).code == "request_id_reused"
+
+
 async def test_a_repeat_gets_the_stored_bytes_and_is_not_assembled_again(bench: Bench) -> None:
     await bench.handler().handle(record())
-    assert await bench.handler().handle(record(offset=99, timestamp_ms=NOW_MS)) == Handled()
+    assert await bench.handler().handle(record(offset=99, timestamp_ms=NOW_MS - 2_000)) == Handled()
     assert bench.assembled == 1
     assert len(bench.published) == 4
     assert len({item.value for item in bench.published}) == 2

@@ -1,0 +1,106 @@
+"""The plan of one request: its window, its counter, and the budget that its layers start from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Final
+
+from schemas.request import BudgetRequest
+from worker.budget.allocation import Overhead, plan_budget
+from worker.budget.layers import ContextBudget, requested_budget
+from worker.budget.models import ModelSpec, Window, resolve_window
+from worker.budget.tokens import TokenCounter, counter_for
+from worker.errors import BudgetTooSmall
+from worker.fusion.pipeline import FusionPipeline, built_in_strategies, default_components
+from worker.fusion.sections import Fence, fence_for
+from worker.ports import RequestFrame, Scope, Subject
+
+_NOTHING_ASKED: Final = BudgetRequest()
+
+_SEAM_TOKENS: Final = 2
+"""Kept beside the preamble for tokenizers that merge across its end; given back where they do not."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContentPolicy:
+    """The tables and defaults that shape the bytes of a bundle."""
+
+    models: Mapping[str, ModelSpec]
+    default_model: str
+    subjects: Mapping[str, Subject]
+    default_strategy: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """The window of one request, before anything was gathered."""
+
+    window: Window
+    counter: TokenCounter
+    requested: ContextBudget
+    effective: ContextBudget
+    overhead: Overhead
+    preamble: str
+    fusion: FusionPipeline
+
+
+def plan_request(frame: RequestFrame, scope: Scope, policy: ContentPolicy) -> Plan:
+    """The window, the counter, and the effective budget before pins: overhead paid, system and user seated.
+
+    A window too small for the preamble does without it. Raises UnknownModel, UnknownLayer,
+    InvalidRequest, BudgetTooSmall.
+    """
+    request = frame.request
+    window = resolve_window(request, models=policy.models, default_model=policy.default_model)
+    counter = counter_for(window.encoding, safety_factor=window.safety_factor)
+    asked = request.budget or _NOTHING_ASKED
+    requested = requested_budget(total=window.total_tokens, layers=asked.layers)
+    fusion = _fusion(fence_for(scope), counter, policy.default_strategy)
+    preamble = fusion.preamble(frame, max_tokens=window.total_tokens)
+    client, framing = asked.client_overhead_tokens, window.framing_tokens
+    quick = (
+        _quick_size(request.system_prompt, requested.system, counter),
+        _quick_size(request.user_message, requested.user, counter),
+    )
+
+    def seat(text: str, system_tokens: int, user_tokens: int) -> Plan:
+        overhead = Overhead(client=client, framing=framing, preamble=_preamble_tokens(counter, text))
+        return Plan(
+            window=window,
+            counter=counter,
+            requested=requested,
+            effective=plan_budget(
+                requested, overhead=overhead, system_tokens=system_tokens, user_tokens=user_tokens
+            ),
+            overhead=overhead,
+            preamble=text,
+            fusion=fusion,
+        )
+
+    with suppress(BudgetTooSmall):
+        return seat(preamble, *quick)
+    sizes = (counter.count(request.system_prompt), counter.count(request.user_message))
+    with suppress(BudgetTooSmall):
+        return seat(preamble, *sizes)
+    return seat("", *sizes)
+
+
+@lru_cache(maxsize=4_096)
+def _fusion(fence: Fence, counter: TokenCounter, default_strategy: str) -> FusionPipeline:
+    """The pipeline of a thread's requests; it holds nothing of any one of them."""
+    components = default_components(fence=fence, counter=counter, default_strategy=default_strategy)
+    return FusionPipeline(components, built_in_strategies(), fence)
+
+
+@lru_cache(maxsize=4_096)
+def _preamble_tokens(counter: TokenCounter, text: str) -> int:
+    """What is set aside for the preamble; the same for all prompts of a thread."""
+    return counter.count(text) + _SEAM_TOKENS if text else 0
+
+
+def _quick_size(text: str, reserved: int, counter: TokenCounter) -> int:
+    """The size of a part that is never trimmed, or its whole reservation where it surely fits that."""
+    return reserved if counter.fits(text, reserved) else counter.count(text)

@@ -1,0 +1,226 @@
+"""What leaves: each layer's report, the bundle, and the usage event, from what fusing gave."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from functools import lru_cache
+from typing import Final
+
+from schemas.bundle import BundleUsage, ContextBundle, LayerReport, context_hash
+from schemas.codes import CONTENT_LAYERS, PARTS, LayerReason, LayerStatus, PartName
+from schemas.usage import (
+    LayerOutcome,
+    OverheadTokens,
+    UsageCounts,
+    UsageEvent,
+    UsageTotals,
+    usage_event_id,
+)
+from schemas.wire import DecodeNotes
+from worker.budget.layers import ContextBudget
+from worker.fusion.finish import Sealed
+from worker.fusion.payload import build_payload
+from worker.fusion.pipeline import Candidates
+from worker.fusion.protocols import PackedLayer
+from worker.planning import Plan
+from worker.ports import LayerContribution, RequestFrame
+
+DEGRADED: Final = frozenset({"failed", "partial"})
+"""The layer statuses that make a bundle `degraded`."""
+
+_IS_CONTENT: Final = frozenset(CONTENT_LAYERS)
+_PAYLOAD_PARTS: Final = frozenset({"payload", "payload_content"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finished:
+    """The sealed prompt, and what was left out of it."""
+
+    sealed: Sealed
+    candidates: Candidates
+    budget: ContextBudget
+    """Effective, sealed, its total less the overhead that was really spent."""
+    overhead: OverheadTokens
+    usage: UsageTotals
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SealedBundle:
+    """A finished prompt written down: how each layer fared, and the bundle."""
+
+    finished: Finished
+    layers: Mapping[PartName, LayerReport]
+    bundle: ContextBundle
+
+
+def seal_bundle(
+    frame: RequestFrame, plan: Plan, contributions: Mapping[PartName, LayerContribution], finished: Finished
+) -> SealedBundle:
+    """The bundle, with the parts that the request asked to include, and the report that it is made from."""
+    layers = layer_reports(plan, contributions, finished)
+    return SealedBundle(finished=finished, layers=layers, bundle=_bundle(frame, plan, layers, finished))
+
+
+def layer_reports(
+    plan: Plan, contributions: Mapping[PartName, LayerContribution], finished: Finished
+) -> dict[PartName, LayerReport]:
+    """How each of the ten parts fared, in joined order."""
+    sealed, packed_layers = finished.sealed, finished.sealed.packed
+    budgets, reserved = finished.budget.as_layers(), plan.requested.as_layers()
+    reports: dict[PartName, LayerReport] = {}
+    for layer in PARTS:
+        packed = packed_layers.get(layer)
+        status, reason = _status(layer, contributions.get(layer), packed, finished)
+        fragments = len(packed.placed) if packed else 0
+        reports[layer] = _report(
+            status=status,
+            reason=reason,
+            tokens=sealed.spent[layer],
+            budget_tokens=budgets[layer],
+            reserved_tokens=reserved[layer],
+            fragments=fragments,
+        )
+    return reports
+
+
+def _bundle(
+    frame: RequestFrame, plan: Plan, layers: dict[PartName, LayerReport], finished: Finished
+) -> ContextBundle:
+    request, sealed, usage = frame.request, finished.sealed, finished.usage
+    include = set(request.include)
+    digest = context_hash(sealed.messages)
+    is_degraded = any(report.status in DEGRADED for report in layers.values())
+    return ContextBundle(
+        request_id=request.request_id,
+        project_id=request.project_id,
+        thread_id=request.thread_id,
+        volk=request.volk,
+        subject=request.subject,
+        task_type=frame.task_type,
+        status="degraded" if is_degraded else "complete",
+        messages=sealed.messages if "messages" in include else None,
+        layers=layers if "layers" in include else None,
+        usage=BundleUsage(
+            total=usage.total,
+            spent=usage.spent,
+            remaining=usage.remaining,
+            layers=usage.layers,
+            overhead=finished.overhead,
+            exact=sealed.is_exact,
+        )
+        if "usage" in include
+        else None,
+        parts=dict(sealed.parts) if "parts" in include else None,
+        payload=build_payload(
+            frame,
+            sealed,
+            budget=finished.budget,
+            counter=plan.counter,
+            strategies_used=finished.candidates.strategies_used,
+            digest=digest,
+            with_content="payload_content" in include,
+        )
+        if include & _PAYLOAD_PARTS
+        else None,
+        context_hash=digest,
+        assembled_at=frame.as_of,
+    )
+
+
+def usage_event(
+    frame: RequestFrame,
+    plan: Plan,
+    contributions: Mapping[PartName, LayerContribution],
+    sealed: SealedBundle,
+    *,
+    generation: int,
+    timestamp: datetime,
+    timings_ms: dict[str, float],
+    notes: DecodeNotes,
+) -> UsageEvent:
+    """The event that goes with the bundle; the only place where clocks show."""
+    request, finished = frame.request, sealed.finished
+    return UsageEvent(
+        event_id=usage_event_id(request.project_id, request.request_id, generation),
+        timestamp=timestamp,
+        project_id=request.project_id,
+        request_id=request.request_id,
+        generation=generation,
+        volk_alias=request.volk,
+        subject=request.subject,
+        thread_id=request.thread_id,
+        model=plan.window.model,
+        outcome=sealed.bundle.status,
+        usage=finished.usage,
+        requested_total=plan.requested.total,
+        overhead=finished.overhead,
+        reserved=plan.requested.as_layers(),
+        statuses={layer: _outcome(report.status, report.reason) for layer, report in sealed.layers.items()},
+        timings_ms=timings_ms,
+        exact=finished.sealed.is_exact,
+        counts=_counts(notes, contributions, finished),
+    )
+
+
+def _status(
+    layer: PartName,
+    contribution: LayerContribution | None,
+    packed: PackedLayer | None,
+    finished: Finished,
+) -> tuple[LayerStatus, LayerReason | None]:
+    if contribution is None:
+        if layer in _IS_CONTENT:
+            return "off", "not_configured"
+        return ("ok", None) if finished.sealed.parts[layer] else ("empty", "no_data")
+    if contribution.status != "ok":
+        return contribution.status, contribution.reason
+    if packed is None:
+        return "empty", "below_heading"
+    shown = len(packed.placed)
+    is_whole = (
+        shown == len(finished.candidates.scored[layer]) and not packed.reduced and not contribution.capped
+    )
+    return ("ok" if is_whole else "trimmed"), None
+
+
+# Frozen, and mostly the same from one request to the next: most layers of most requests hold nothing.
+@lru_cache(maxsize=4_096)
+def _report(
+    *,
+    status: LayerStatus,
+    reason: LayerReason | None,
+    tokens: int,
+    budget_tokens: int,
+    reserved_tokens: int,
+    fragments: int,
+) -> LayerReport:
+    return LayerReport(
+        status=status,
+        reason=reason,
+        tokens=tokens,
+        budget_tokens=budget_tokens,
+        reserved_tokens=reserved_tokens,
+        fragments=fragments,
+    )
+
+
+@lru_cache(maxsize=256)
+def _outcome(status: LayerStatus, reason: LayerReason | None) -> LayerOutcome:
+    return LayerOutcome(status=status, reason=reason)
+
+
+def _counts(
+    notes: DecodeNotes, contributions: Mapping[PartName, LayerContribution], finished: Finished
+) -> UsageCounts:
+    considered = sum(len(c.fragments) + c.capped for c in contributions.values())
+    kept = sum(len(packed.placed) for packed in finished.sealed.packed.values())
+    return UsageCounts(
+        unknown_fields=notes.unknown_fields,
+        naive_times=notes.naive_times,
+        escaped_delimiters=finished.candidates.escaped_delimiters,
+        fragments_considered=considered,
+        fragments_kept=kept,
+        fragments_dropped=considered - kept,
+    )
