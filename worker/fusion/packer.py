@@ -9,7 +9,9 @@ at most; the join is recounted afterwards.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
+from worker.budget.fences import close_open_fence, open_fence
 from worker.budget.trimming import trim_to_budget
 from worker.fusion.protocols import DetailLevels, Frame, LayerSpace, Placed, ScoredFragment
 from worker.fusion.sections import SECTION_GAP, compose
@@ -17,6 +19,9 @@ from worker.ports import Rendering, TokenCounter
 
 MIN_CUT_TOKENS = 8
 """A shorter prefix of a fragment is noise, not context."""
+
+ELLIPSIS = "…"
+"""Ends a short rendering where a deeper one goes on."""
 
 
 def section_text(frame: Frame, placed: Iterable[Placed]) -> str:
@@ -47,8 +52,10 @@ class GreedyBudgetPacker:
 
         Pins come first and hold their floor whatever the budget: the caller made room for them. Then, in
         packing order, every fragment takes the deepest rendering that the room allows. Last resort: the
-        first divisible fragment that was left out is cut to the room that remains, and where nothing at
-        all was kept, the best one is, divisible or not. O(n log n), each rendering counted at most once.
+        best divisible fragment that is not shown at its deepest, left out or kept shallower, gets as much of
+        its deepest rendering as the room that remains holds, and loses nothing that it showed already. Where
+        nothing at all was kept, the best one is cut, divisible or not. O(n log n), each rendering counted
+        at most once.
         """
         ranked = sorted(scored_fragments, key=lambda s: s.order_key)
         whole = [place(item, detail_level_maps[item.fragment.key][0]) for item in ranked]
@@ -79,28 +86,65 @@ class GreedyBudgetPacker:
         room: _Room,
         kept: dict[str, Placed],
     ) -> None:
-        left_out = [item for item in ranked if item.fragment.key not in kept]
-        candidates = [item for item in left_out if item.fragment.is_divisible] or (
-            left_out if not kept else []
-        )
-        if not candidates:
-            return
-        item = candidates[0]
-        left = room.left_for(item)
-        if left < MIN_CUT_TOKENS:
-            return
-        deepest = levels[item.fragment.key][0]
-        # One token is kept back for the newline that follows.
-        text = trim_to_budget(deepest.text, left - 1, budget.counter)
-        if text:
-            kept[item.fragment.key] = Placed(
-                fragment=item.fragment, score=item.score, depth=deepest.depth, text=text, is_cut=True
-            )
+        def is_whole(item: ScoredFragment) -> bool:
+            shown = kept.get(item.fragment.key)
+            return shown is not None and shown.text == levels[item.fragment.key][0].text
+
+        candidates = [item for item in ranked if item.fragment.is_divisible and not is_whole(item)]
+        if not candidates and not kept:
+            candidates = list(ranked[:1])
+        for item in candidates:
+            key = item.fragment.key
+            deepest = levels[key][0]
+            shown = kept[key].text if key in kept else ""
+            text = _cut_into(deepest.text, shown, room.left_for(item), counter=budget.counter)
+            if text:
+                kept[key] = replace(place(item, deepest), text=text, is_cut=True)
+                return
 
 
 def place(item: ScoredFragment, rendering: Rendering) -> Placed:
     """The fragment shown as this rendering."""
     return Placed(fragment=item.fragment, score=item.score, depth=rendering.depth, text=rendering.text)
+
+
+def _cut_into(deepest: str, shown: str, left_tokens: int, *, counter: TokenCounter) -> str:
+    """The beginning of `deepest` in place of `shown`, in `left_tokens` more; "" where that is too few.
+
+    Where `shown` is no prefix of it, it stays as it is, and what `deepest` has beyond it follows.
+    """
+    if left_tokens < MIN_CUT_TOKENS:
+        return ""
+    limit = left_tokens + (counter.count(shown + "\n") if shown else 0)
+    # One token is kept back for the newline that follows.
+    text = trim_to_budget(deepest, limit - 1, counter)
+    says_more = text.startswith(shown.removesuffix(ELLIPSIS)) and len(text) > len(shown)
+    if says_more and counter.fits(text + "\n", limit):
+        return text
+    rest = _beyond(deepest, shown)
+    above = f"{shown}\n" if shown else ""
+    kept_back = 1
+    while left_tokens - kept_back >= MIN_CUT_TOKENS:
+        more = trim_to_budget(rest, left_tokens - kept_back, counter)
+        if not more:
+            return ""
+        # Counted as it will stand: the two may have more tokens together than apart.
+        text = close_open_fence(above + more)
+        if counter.fits(text + "\n", limit):
+            return text
+        kept_back *= 2
+    return ""
+
+
+def _beyond(deepest: str, shown: str) -> str:
+    """`deepest` without the first lines that `shown` says too, unless a code fence is open behind them."""
+    lines = deepest.split("\n")
+    said = 0
+    for line, known in zip(lines, shown.split("\n"), strict=False):
+        if not known.startswith(line):
+            break
+        said += 1
+    return deepest if open_fence("\n".join(lines[:said])) else "\n".join(lines[said:])
 
 
 def _fits(space: LayerSpace, placed: Sequence[Placed]) -> bool:

@@ -113,7 +113,7 @@ class Placed:
     depth: int
     text: str
     is_cut: bool = False
-    """Whether `text` is a prefix of a rendering."""
+    """Whether `text` holds only the beginning of the deepest rendering, behind its floor where it has one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, date, datetime
@@ -20,6 +19,7 @@ from worker.ports import LayerBudget, LayerContribution, RequestFrame, Scope
 from worker.providers.contribution import ContributionBuilder, layer_text, no_content
 from worker.providers.offload import run_by_weight
 from worker.providers.text import LINE_CHARS, cut
+from worker.providers.threads import SourceThreads
 
 HEADING: Final = "# PRIOR ARTIFACTS"
 MAX_ITEMS: Final = 10
@@ -45,24 +45,30 @@ class ArtifactsProvider:
 
     layer: PartName = "artifacts"
 
-    def __init__(self, *, store_of: Callable[[Scope], object | None] | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        store_of: Callable[[Scope], object | None] | None = None,
+        threads: SourceThreads | None = None,
+    ) -> None:
         """Ask the store that `store_of` gives for a scope, if it is given and gives one.
 
         The store is read as `render_artifact_digest` reads it; its own digest is preferred.
         """
         self._store_of = store_of
+        self._threads = threads or SourceThreads()
 
     async def provide(self, frame: RequestFrame, scope: Scope, budget: LayerBudget) -> LayerContribution:
         """The digest; `empty` without artifacts. Reading a store leaves the event loop."""
         del budget  # the digest's cap is in items
         artifacts = frame.request.artifacts
         if artifacts:
-            return await run_by_weight(partial(build_digest, artifacts), artifacts)
+            return await run_by_weight(self._threads, partial(build_digest, artifacts), artifacts)
         store = self._store_of(scope) if self._store_of is not None else None
         if store is None:
             return no_content(self.layer, "no_data")
         build = partial(_build_from_store, store, thread_id=scope.thread_id or "")
-        return await asyncio.to_thread(build)
+        return await self._threads.run(build)
 
 
 def render_artifact_digest(store: object | None, thread_id: str = "", max_items: int = MAX_ITEMS) -> str:

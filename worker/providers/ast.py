@@ -7,10 +7,10 @@ files give the same bytes on every host.
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -31,6 +31,7 @@ from worker.errors import Unavailable
 from worker.ports import LayerBudget, LayerContribution, RequestFrame, Scope
 from worker.providers.ast_signals import NOTES_GROUP, TargetFiles, write_notes, write_signals
 from worker.providers.contribution import ContributionBuilder, layer_text, no_content
+from worker.providers.threads import SourceThreads
 
 HEADING: Final = "# AST CONTEXT"
 MAX_LINES: Final = 60
@@ -53,9 +54,11 @@ class AstProvider:
         max_source_bytes: int = MAX_SOURCE_BYTES,
         max_lines: int = MAX_LINES,
         cache_bytes: int = CACHE_BYTES,
+        threads: SourceThreads | None = None,
     ) -> None:
         """`max_lines` caps the whole block; `cache_bytes` what is kept of files between requests."""
         self._roots = roots
+        self._threads = threads or SourceThreads()
         self._max_source_bytes = max_source_bytes
         self._max_lines = max_lines
         self._facts = FactsCache(max_bytes=cache_bytes)
@@ -66,7 +69,7 @@ class AstProvider:
 
         `empty` without files or signals, `off` where the project has no root, `partial` with `refused_path`
         where a path was refused, else with `section_error` where a file could not be parsed. A cancelled
-        call stops after the file that it is at. Raises Unavailable where a root cannot be opened.
+        call ends after the file that it is at. Raises Unavailable where a root cannot be opened.
         """
         del budget  # the block's cap is in lines
         payload = frame.request.payload
@@ -76,12 +79,10 @@ class AstProvider:
         if not self._roots.is_configured(scope.project_id):
             return LayerContribution(layer=self.layer, status="off", reason="not_configured")
         stop = threading.Event()
-        try:
-            return await asyncio.to_thread(
-                self._read_and_build, files, payload.project_dir, scope.project_id, frame.task_type, stop
-            )
-        finally:
-            stop.set()
+        build = partial(
+            self._read_and_build, files, payload.project_dir, scope.project_id, frame.task_type, stop
+        )
+        return await self._threads.run(build, stop=stop)
 
     def _read_and_build(
         self,

@@ -179,11 +179,13 @@ class _Waiting:
         return None
 
     async def cancel(self) -> None:
-        """Cancel every call, wait for them a moment, and leave behind those that swallow it."""
+        """Cancel every call once, wait for them a moment, and leave behind those that swallow it."""
         if not self._calls:
             return
-        for task in self._calls:
-            task.cancel()
+        for task, call in self._calls.items():
+            # A second cancellation would end a task whose thread goes on, and hide that it does.
+            if not call.is_cancelled:
+                task.cancel()
         try:
             await asyncio.wait(self._calls, timeout=GRACE_SECONDS)
         finally:

@@ -10,6 +10,7 @@ from worker.graph.pack_file import PackSection, parse_pack
 from worker.ports import LayerBudget, LayerContribution, RequestFrame, Scope
 from worker.providers.contribution import ContributionBuilder, no_content
 from worker.providers.offload import run_by_weight
+from worker.providers.threads import SourceThreads
 
 HEADING: Final = "# GRAPH CONTEXT"
 _RELEVANCE: Final = 0.5
@@ -21,6 +22,10 @@ class GraphProvider:
 
     layer: PartName = "graph"
 
+    def __init__(self, *, threads: SourceThreads | None = None) -> None:
+        """Work on heavy input in these threads, its own where none are given."""
+        self._threads = threads or SourceThreads()
+
     async def provide(self, frame: RequestFrame, scope: Scope, budget: LayerBudget) -> LayerContribution:
         """The pack's sections; without a pack the layer is off: gated by the subject, or without a store.
 
@@ -29,7 +34,9 @@ class GraphProvider:
         del budget  # whoever made the pack knew a budget; fusion fits it into this one
         pack = frame.request.pack
         if pack is not None:
-            return await run_by_weight(partial(build_pack, pack, project_id=scope.project_id), pack)
+            return await run_by_weight(
+                self._threads, partial(build_pack, pack, project_id=scope.project_id), pack
+            )
         reason = "not_configured" if frame.subject.inject else "subject_gated"
         return LayerContribution(layer=self.layer, status="off", reason=reason)
 
@@ -69,6 +76,7 @@ def _write_section(block: ContributionBuilder, section: PackSection, *, rank: in
         brief=f"## {node.kind} {node.name}",
         relevance=_RELEVANCE,
         rank=rank,
+        is_divisible=True,
         location=node.node_id,
         metadata={
             "citable": "true",

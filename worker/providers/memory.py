@@ -18,6 +18,7 @@ from worker.ports import LayerBudget, LayerContribution, RequestFrame, Scope, To
 from worker.providers.contribution import ContributionBuilder, no_content
 from worker.providers.offload import run_by_weight
 from worker.providers.text import LINE_CHARS, cut, fold
+from worker.providers.threads import SourceThreads
 from worker.providers.words import words_of
 
 HEADING: Final = "# MEMORY"
@@ -35,8 +36,9 @@ class MemoryProvider:
 
     layer: PartName = "memory"
 
-    def __init__(self, *, summary_tokens: int = SUMMARY_TOKENS) -> None:
-        """Cap the summary at `summary_tokens`."""
+    def __init__(self, *, summary_tokens: int = SUMMARY_TOKENS, threads: SourceThreads | None = None) -> None:
+        """Cap the summary at `summary_tokens`; work on heavy input in these threads, else in its own."""
+        self._threads = threads or SourceThreads()
         self._summary_tokens = summary_tokens
 
     async def provide(self, frame: RequestFrame, scope: Scope, budget: LayerBudget) -> LayerContribution:
@@ -46,7 +48,7 @@ class MemoryProvider:
         if memory is None:
             return no_content(self.layer, "no_data")
         build = partial(build_memory, memory, message, budget=budget, summary_tokens=self._summary_tokens)
-        return await run_by_weight(build, memory, message)
+        return await run_by_weight(self._threads, build, memory, message)
 
 
 def build_memory(
@@ -155,6 +157,7 @@ def _write_recall(
             brief=brief,
             group="## Recalled",
             relevance=round(_LEAST_RELEVANCE + _RELEVANCE_SPAN * ranked.score, 6),
+            is_divisible=len(line) > LINE_CHARS,
             created_at=ranked.item.occurred_at,
         )
 

@@ -12,6 +12,7 @@ from worker.ports import LayerBudget, LayerContribution, RequestFrame, Scope
 from worker.providers.contribution import ContributionBuilder, layer_text, no_content
 from worker.providers.offload import run_by_weight
 from worker.providers.text import LINE_CHARS, cut, fold
+from worker.providers.threads import SourceThreads
 
 HEADING: Final = "# MISSION CONTEXT"
 MAX_LINES: Final = 40
@@ -29,6 +30,7 @@ _HANDOFF_LISTS: Final = (
     ("commands", "## Handed over: commands", 0.35),
     ("alerts", "## Handed over: alerts", 0.3),
 )
+
 _CLOSED: Final = frozenset({"done", "skipped"})
 
 
@@ -37,6 +39,10 @@ class MissionProvider:
 
     layer: PartName = "mission"
 
+    def __init__(self, *, threads: SourceThreads | None = None) -> None:
+        """Work on heavy input in these threads, its own where none are given."""
+        self._threads = threads or SourceThreads()
+
     async def provide(self, frame: RequestFrame, scope: Scope, budget: LayerBudget) -> LayerContribution:
         """The mission block; `empty` without a session."""
         del scope, budget  # inline state is the request's own, and its caps are in lines
@@ -44,7 +50,9 @@ class MissionProvider:
         if session is None:
             return no_content(self.layer, "no_data")
         must_show = frozenset((*frame.request.must_cite, *frame.request.payload.files_created))
-        return await run_by_weight(partial(build_mission, session, must_show=must_show), session)
+        return await run_by_weight(
+            self._threads, partial(build_mission, session, must_show=must_show), session
+        )
 
 
 def render_mission_context(ctx: SessionContext | None, max_lines: int = MAX_LINES) -> str:
@@ -214,6 +222,7 @@ def _add_line(
         rank=rank,
         group=group,
         is_pinned=is_pinned,
+        is_divisible=len(line) > LINE_CHARS,
     )
 
 

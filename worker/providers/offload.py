@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from typing import Final, TypeVar, cast
 
 from pydantic import BaseModel
+
+from worker.providers.threads import SourceThreads
 
 HEAVY_CHARS: Final = 65_536
 """Texts up to this length are worked on in place: a millisecond or two, less than a thread is worth."""
@@ -17,10 +18,10 @@ _ITEM_CHARS: Final = 16
 T = TypeVar("T")
 
 
-async def run_by_weight(work: Callable[[], T], *inputs: object) -> T:
-    """The result of `work`, which is made from `inputs`: in a thread if they are heavy."""
+async def run_by_weight(threads: SourceThreads, work: Callable[[], T], *inputs: object) -> T:
+    """The result of `work`, which is made from `inputs`: in one of `threads` if they are heavy."""
     if is_heavy(*inputs):
-        return await asyncio.to_thread(work)
+        return await threads.run(work)
     return work()
 
 

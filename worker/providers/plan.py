@@ -13,6 +13,7 @@ from worker.ports import LayerBudget, LayerContribution, RequestFrame, Scope
 from worker.providers.contribution import ContributionBuilder, layer_text, no_content
 from worker.providers.offload import run_by_weight
 from worker.providers.text import LINE_CHARS, cut, first_sentence, fold
+from worker.providers.threads import SourceThreads
 
 HEADING: Final = "# PLAN WINDOW"
 MAX_LINES: Final = 25
@@ -47,6 +48,10 @@ class PlanProvider:
 
     layer: PartName = "plan"
 
+    def __init__(self, *, threads: SourceThreads | None = None) -> None:
+        """Work on heavy input in these threads, its own where none are given."""
+        self._threads = threads or SourceThreads()
+
     async def provide(self, frame: RequestFrame, scope: Scope, budget: LayerBudget) -> LayerContribution:
         """The plan window; `empty` without steps."""
         del scope, budget  # inline state is the request's own, and its caps are in lines
@@ -54,7 +59,7 @@ class PlanProvider:
         goal = request.session.goal if request.session is not None else None
         if request.plan is None and goal is None:
             return no_content(self.layer, "no_data")
-        return await run_by_weight(partial(build_plan, request.plan, goal), request.plan, goal)
+        return await run_by_weight(self._threads, partial(build_plan, request.plan, goal), request.plan, goal)
 
 
 def render_plan_context(ctx_or_goal: SessionContext | Goal | Plan | None, max_lines: int = MAX_LINES) -> str:
@@ -205,6 +210,7 @@ def _write_current(block: ContributionBuilder, root: str, steps: Sequence[Step],
         group="## Current step",
         relevance=_CURRENT,
         is_pinned=True,
+        is_divisible=True,
     )
 
 

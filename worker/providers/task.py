@@ -15,6 +15,7 @@ from worker.providers.contribution import ContributionBuilder, no_content
 from worker.providers.diff import FileDiff, split_diff
 from worker.providers.offload import run_by_weight
 from worker.providers.text import LINE_CHARS, cut, fenced, first_line, fold
+from worker.providers.threads import SourceThreads
 
 HEADING: Final = "# TASK"
 _FAILING_TEST, _DIFF, _CONTEXT = 1.0, 0.95, 0.8
@@ -26,6 +27,10 @@ class TaskProvider:
 
     layer: PartName = "task"
 
+    def __init__(self, *, threads: SourceThreads | None = None) -> None:
+        """Work on heavy input in these threads, its own where none are given."""
+        self._threads = threads or SourceThreads()
+
     async def provide(self, frame: RequestFrame, scope: Scope, budget: LayerBudget) -> LayerContribution:
         """Context, diff and tests; `empty` where none is given."""
         del scope, budget  # inline state is the request's own; pins and one divisible text need no hint
@@ -34,7 +39,9 @@ class TaskProvider:
         tests = working.failing_tests if working is not None else ()
         if context is None and diff is None and not tests:
             return no_content(self.layer, "no_data")
-        return await run_by_weight(partial(build_task, context, diff, tests), context, diff, tests)
+        return await run_by_weight(
+            self._threads, partial(build_task, context, diff, tests), context, diff, tests
+        )
 
 
 def build_task(context: object, diff: str | None, tests: Sequence[FailingTest] = ()) -> LayerContribution:
@@ -87,6 +94,7 @@ def _write_diff(block: ContributionBuilder, diff: str) -> None:
             group="## Current diff",
             relevance=_DIFF,
             is_pinned=True,
+            is_divisible=True,
             location=file.path,
             metadata={"added": str(file.added), "removed": str(file.removed)},
         )
@@ -125,4 +133,5 @@ def _write_tests(block: ContributionBuilder, tests: Sequence[FailingTest]) -> No
             group="## Failing tests",
             relevance=_FAILING_TEST,
             is_pinned=True,
+            is_divisible=True,
         )

@@ -483,12 +483,13 @@ def test_a_cancelled_call_stops_after_the_file_that_it_is_at(tmp_path: Path) -> 
         task = asyncio.create_task(ask(provider_of(tmp_path), [f"m{n}.py" for n in range(20)]))
         await asyncio.to_thread(has_begun.wait, 20)
         task.cancel()
+        await asyncio.sleep(0)
+        may_go_on.set()
         with pytest.raises(asyncio.CancelledError):
             await task
-        may_go_on.set()
 
     with patch.object(cache, "extract", side_effect=slow_extract):
-        asyncio.run(cancel_it())  # ends only once its threads have
+        asyncio.run(cancel_it())
     assert extracted == ["m0.py"]
 
 

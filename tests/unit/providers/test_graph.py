@@ -52,7 +52,7 @@ async def test_an_inline_pack_fills_the_layer_as_it_stands() -> None:
 def test_a_section_can_be_shown_by_its_heading_alone() -> None:
     [fragment] = build_pack(section("a", 3), project_id="shop").fragments
     assert [r.text for r in fragment.renderings] == [section("a", 3), "## Function a"]
-    assert (fragment.rank, fragment.is_pinned, fragment.is_divisible) == (3, False, False)
+    assert (fragment.rank, fragment.is_pinned, fragment.is_divisible) == (3, False, True)
     assert fragment.metadata == {
         "citable": "true",
         "kind": "Function",

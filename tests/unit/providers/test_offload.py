@@ -7,6 +7,7 @@ import pytest
 
 from schemas.session import LegacyPayload, SessionContext
 from worker.providers.offload import HEAVY_CHARS, is_heavy, run_by_weight
+from worker.providers.threads import SourceThreads
 
 
 @pytest.mark.parametrize(
@@ -45,5 +46,5 @@ def test_extra_fields_of_a_model_count() -> None:
 
 @pytest.mark.parametrize(("given", "is_elsewhere"), [("x", False), ("x" * (HEAVY_CHARS + 1), True)])
 async def test_only_heavy_work_leaves_the_event_loop(given: Any, *, is_elsewhere: bool) -> None:
-    thread = await run_by_weight(threading.get_ident, given)
+    thread = await run_by_weight(SourceThreads(), threading.get_ident, given)
     assert (thread != threading.get_ident()) == is_elsewhere
