@@ -79,6 +79,8 @@ class LabelRule:
     """What the key's value looks like, for people."""
     expires: bool = False
     """Whether nodes have a time to live."""
+    is_searched: bool = False
+    """Whether people and large projects look for it by words: it stands in the full-text index."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,17 +109,21 @@ _RUN_STATE: Final[tuple[NodeLabel, ...]] = (
 
 LABEL_RULES: Final[tuple[LabelRule, ...]] = (
     LabelRule(label="Project", key="slug", id_form="the project id"),
-    LabelRule(label="File", id_form="path relative to the project's root, with `/`"),
-    LabelRule(label="Module", id_form="`<path>::<module>`"),
-    LabelRule(label="Class", id_form="`<path>::<qualname>`; the second of a name gets `#2`"),
-    LabelRule(label="Function", id_form="`<path>::<qualname>`; a method also has `class_id`"),
-    LabelRule(label="Chunk", id_form="`<path>::L<first line>`"),
+    LabelRule(label="File", id_form="path relative to the project's root, with `/`", is_searched=True),
+    LabelRule(label="Module", id_form="`<path>::<module>`", is_searched=True),
+    LabelRule(
+        label="Class", id_form="`<path>::<qualname>`; the second of a name gets `#2`", is_searched=True
+    ),
+    LabelRule(
+        label="Function", id_form="`<path>::<qualname>`; a method also has `class_id`", is_searched=True
+    ),
+    LabelRule(label="Chunk", id_form="`<path>::L<first line>`", is_searched=True),
     LabelRule(label="Commit", id_form="hash of the commit"),
     LabelRule(label="Owner", id_form="as CODEOWNERS writes it: `@user`, `@org/team`, an address"),
     LabelRule(label="Spec", id_form="folder or file that specifies"),
-    LabelRule(label="Requirement", id_form="the requirement's literal id"),
-    LabelRule(label="RequirementItem", id_form="literal id of what code can serve"),
-    LabelRule(label="Decision", id_form="the decision's id, or path of its record"),
+    LabelRule(label="Requirement", id_form="the requirement's literal id", is_searched=True),
+    LabelRule(label="RequirementItem", id_form="literal id of what code can serve", is_searched=True),
+    LabelRule(label="Decision", id_form="the decision's id, or path of its record", is_searched=True),
     LabelRule(label="Thread", id_form="thread id"),
     LabelRule(label="Goal", id_form="goal id"),
     LabelRule(label="PlanDocument", id_form="plan id"),
@@ -198,6 +204,54 @@ RELATION_RULES: Final[tuple[RelationRule, ...]] = (
             (*_IN_FILES, *_SPECIFIED, "Decision", "PlanStep"),
         ),
     ),
+)
+
+BookkeepingLabel = Literal["GraphNode", "GraphHead", "FileFacts"]
+"""What a store keeps for itself. `GraphNode` is a second label of every node that a graph store wrote, so
+that it never takes what others keep under the same canonical labels for its own."""
+
+BOOKKEEPING_KEYS: Final[dict[BookkeepingLabel, str]] = {
+    "GraphNode": "ref",
+    "GraphHead": "project",
+    "FileFacts": "key",
+}
+
+LegacyLabel = Literal["Method", "Package", "Parameter", "ImportNode", "DecoratorNode"]
+LegacyRelation = Literal[
+    "TRACES", "TESTS", "HAS_METHOD", "CONTAINS", "DEFINES_REQUIREMENT", "INHERITS", "EXTENDS", "OWNED_BY"
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LegacyRelationRule:
+    """A relation that older graphs hold, and the one that the canon has in its place."""
+
+    name: LegacyRelation
+    relation: Relation
+    is_reversed: bool = False
+    """Whether the canon's relation goes the other way."""
+
+
+LEGACY_LABELS: Final[dict[LegacyLabel, NodeLabel | None]] = {
+    "Method": "Function",
+    "Package": "Module",
+    # Parts of a definition, which its signature and text say now; the canon has no node for them.
+    "Parameter": None,
+    "ImportNode": None,
+    "DecoratorNode": None,
+}
+
+LEGACY_RELATION_RULES: Final[tuple[LegacyRelationRule, ...]] = (
+    LegacyRelationRule(name="TRACES", relation="TRACES_TO"),
+    LegacyRelationRule(name="TESTS", relation="TESTED_BY", is_reversed=True),
+    LegacyRelationRule(name="HAS_METHOD", relation="DEFINES"),
+    LegacyRelationRule(name="CONTAINS", relation="DEFINES"),
+    # Of a specification it is containment; of code it says what the code serves.
+    LegacyRelationRule(name="DEFINES_REQUIREMENT", relation="DEFINES"),
+    LegacyRelationRule(name="DEFINES_REQUIREMENT", relation="TRACES_TO"),
+    LegacyRelationRule(name="INHERITS", relation="INHERITS_FROM"),
+    LegacyRelationRule(name="EXTENDS", relation="INHERITS_FROM"),
+    LegacyRelationRule(name="OWNED_BY", relation="OWNS", is_reversed=True),
 )
 
 LABEL_RULE_OF: Final = {rule.label: rule for rule in LABEL_RULES}

@@ -1,0 +1,59 @@
+"""The constraints and indexes that a Neo4j store needs, made from the canon's table alone."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from schemas.graph import BOOKKEEPING_KEYS, LABEL_RULES, LABELS, BookkeepingLabel, NodeLabel
+
+FULL_TEXT_INDEX: Final = "graph_text"
+_SEARCHED: Final = tuple(rule.label for rule in LABEL_RULES if rule.is_searched)
+_NAME: Final = re.compile(r"(?:CONSTRAINT|INDEX) (\w+) IF NOT EXISTS")
+
+
+def get_all_ddl() -> tuple[str, ...]:
+    """Every statement, each idempotent, in the order of the table.
+
+    Of each label a constraint that its `key`, `{project}:{id}`, is unique, and an index on `project`; the
+    same for what a store keeps beside the graph; one full-text index over what is searched by words.
+    """
+    return (
+        *(_unique(label) for label in LABELS),
+        *(_unique_bookkeeping(label) for label in BOOKKEEPING_KEYS),
+        *(_by_project(label) for label in LABELS),
+        _full_text(),
+    )
+
+
+def ddl_name(statement: str) -> str:
+    """The name of the constraint or index that a statement of `get_all_ddl` makes."""
+    found = _NAME.search(statement)
+    if found is None:
+        raise ValueError(f"not one of the canon's statements: {statement}")
+    return found.group(1)
+
+
+def _unique(label: NodeLabel) -> str:
+    name = f"{label.lower()}_key"
+    return f"CREATE CONSTRAINT {name} IF NOT EXISTS FOR (n:{label}) REQUIRE n.key IS UNIQUE"
+
+
+def _unique_bookkeeping(label: BookkeepingLabel) -> str:
+    key = BOOKKEEPING_KEYS[label]
+    name = f"{label.lower()}_{key}"
+    return f"CREATE CONSTRAINT {name} IF NOT EXISTS FOR (n:{label}) REQUIRE n.{key} IS UNIQUE"
+
+
+def _by_project(label: NodeLabel) -> str:
+    return f"CREATE INDEX {label.lower()}_project IF NOT EXISTS FOR (n:{label}) ON (n.project)"
+
+
+def _full_text() -> str:
+    """Filled in the background: a commit of ten thousand functions does not wait for their words."""
+    labels = "|".join(label for label in _SEARCHED)
+    options = "OPTIONS {indexConfig: {`fulltext.eventually_consistent`: true}}"
+    return (
+        f"CREATE FULLTEXT INDEX {FULL_TEXT_INDEX} IF NOT EXISTS"
+        f" FOR (n:{labels}) ON EACH [n.name, n.path, n.text] {options}"
+    )

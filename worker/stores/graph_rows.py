@@ -1,0 +1,58 @@
+"""What the graph stores share: the size of a node, its free properties as text, and a graph put together."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from schemas.graph import RELATIONS, Relation
+from worker.graph.model import Edge, GraphContents, Node, Resolution
+
+NODE_BYTES: Final = 200
+"""What a node takes beside its text, about."""
+
+EdgeRow = tuple[int, Relation, int, Resolution, int]
+"""Number of the source, relation, number of the target, resolution, candidates."""
+
+
+def size_bytes(node: Node) -> int:
+    """About how much a node adds to a graph; a character counts as a byte, as in nearly all code."""
+    return NODE_BYTES + len(node.text) + len(node.signature) + len(node.id)
+
+
+def encode_properties(properties: Iterable[tuple[str, str]]) -> str:
+    """One line of JSON, or the empty string without any."""
+    pairs = list(properties)
+    return json.dumps(pairs, ensure_ascii=False, separators=(",", ":")) if pairs else ""
+
+
+def decode_properties(text: str) -> tuple[tuple[str, str], ...]:
+    """What was encoded, as it was."""
+    return tuple((name, value) for name, value in json.loads(text)) if text else ()
+
+
+def assembled(nodes: Mapping[int, Node], edges: Iterable[EdgeRow]) -> GraphContents:
+    """The graph of these nodes, by whichever numbers a store has for them, and the edges among them.
+
+    O(n log n). Edges with an end outside are left out.
+    """
+    numbers = sorted(nodes, key=lambda number: nodes[number].ref)
+    place = {number: index for index, number in enumerate(numbers)}
+    refs = [nodes[number].ref for number in numbers]
+    relation_place = {relation: index for index, relation in enumerate(sorted(RELATIONS))}
+    # One number an edge, in the order of edges: sorting 200,000 of them takes a tenth of sorting the tuples.
+    keyed: list[tuple[int, EdgeRow]] = []
+    for row in edges:
+        source, relation, target, _, _ = row
+        if source in place and target in place:
+            at = place[source] * len(relation_place) + relation_place[relation]
+            keyed.append((at * len(refs) + place[target], row))
+    keyed.sort(key=lambda item: item[0])
+    return GraphContents(
+        nodes=tuple(nodes[number] for number in numbers),
+        edges=tuple(
+            Edge(refs[place[source]], relation, refs[place[target]], resolution, candidates)
+            for _, (source, relation, target, resolution, candidates) in keyed
+        ),
+    )

@@ -1,0 +1,88 @@
+"""A node of the graph as properties of a node of Neo4j, and back.
+
+What people query stands under its own name: the label's key, `name`, `path`, `text`, and each free property
+whose name is a plain word (`class_id`, `complexity`). Free properties with other names are one line of JSON.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping
+from typing import Any, Final, cast
+
+from schemas.graph import LABEL_RULE_OF, NodeLabel, store_key
+from worker.graph.model import Node, NodeRef
+from worker.stores.graph_rows import decode_properties, encode_properties, size_bytes
+
+_PLAIN_NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,63}")
+_FIELDS: Final = frozenset(
+    {"ref", "key", "project", "id", "slug", "alias", "session_id", "name", "path", "start_line", "end_line"}
+    | {"signature", "text", "docstring_start", "docstring_end", "language", "size_bytes", "other_properties"}
+)
+_INDEXED_CHARACTERS: Final = 1_500
+"""An index of Neo4j holds keys of up to 8 kB; four bytes a character and the project stay below."""
+
+
+def key_of(project_id: str, node_id: str) -> str:
+    """`{project}:{id}`; of a very long one the beginning and its SHA-256, which is as unique."""
+    key = store_key(project_id, node_id)
+    if len(key) <= _INDEXED_CHARACTERS:
+        return key
+    return f"{key[:_INDEXED_CHARACTERS]}#{hashlib.sha256(key.encode()).hexdigest()}"
+
+
+def ref_of(project_id: str, ref: NodeRef) -> str:
+    """What names a node in the whole store. Within a project refs sort as labels and ids do."""
+    return key_of(project_id, f"{ref.label}:{ref.id}")
+
+
+def encode_node(project_id: str, node: Node) -> dict[str, Any]:
+    """All properties of the node in the store."""
+    plain = {name: value for name, value in node.properties if _is_plain(name)}
+    row: dict[str, Any] = {
+        "ref": ref_of(project_id, node.ref),
+        "key": key_of(project_id, node.id),
+        "project": project_id,
+        LABEL_RULE_OF[node.label].key: node.id,
+        "name": node.name,
+        "path": node.path,
+        "start_line": node.start_line,
+        "end_line": node.end_line,
+        "signature": node.signature,
+        "text": node.text,
+        "docstring_start": node.docstring_span[0],
+        "docstring_end": node.docstring_span[1],
+        "language": node.language,
+        "size_bytes": size_bytes(node),
+    }
+    if other := encode_properties(pair for pair in node.properties if not _is_plain(pair[0])):
+        row["other_properties"] = other
+    return row | plain
+
+
+def decode_node(labels: list[str], row: Mapping[str, Any]) -> Node:
+    """The node that was encoded. What a migration or a person left out has its default."""
+    label = cast("NodeLabel", next(label for label in labels if label in LABEL_RULE_OF))
+    free = [(name, _text(value)) for name, value in row.items() if _is_plain(name)]
+    return Node(
+        label=label,
+        id=row[LABEL_RULE_OF[label].key],
+        name=row.get("name", ""),
+        path=row.get("path", ""),
+        start_line=row.get("start_line", 0),
+        end_line=row.get("end_line", 0),
+        signature=row.get("signature", ""),
+        docstring_span=(row.get("docstring_start", 0), row.get("docstring_end", 0)),
+        language=row.get("language", ""),
+        properties=tuple(sorted((*free, *decode_properties(row.get("other_properties", ""))))),
+        text=row.get("text", ""),
+    )
+
+
+def _is_plain(name: str) -> bool:
+    return _PLAIN_NAME.fullmatch(name) is not None and name not in _FIELDS
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else str(value)
