@@ -276,3 +276,29 @@ class CrashLedger(Protocol):
     async def close(self) -> None:
         """Release connections; idempotent."""
         ...
+
+
+# --- Packs -------------------------------------------------------------------------------------------
+
+
+class PackCache(Protocol):
+    """Keeps what the graph said to a request, under a digest of all that it depends on.
+
+    A miss is None. Raises StoreUnavailable; whoever asks can compute the value instead.
+    """
+
+    async def get(self, project_id: str, key: str) -> bytes | None:
+        """What was kept for the project under `key`, if it still is."""
+        ...
+
+    async def put(self, project_id: str, key: str, value: bytes) -> None:
+        """Keep the value in place of one that is there."""
+        ...
+
+    async def purge(self, project_id: str) -> int:
+        """Forget all that is kept for the project; returns how many values that were."""
+        ...
+
+    async def close(self) -> None:
+        """Release connections; idempotent."""
+        ...

@@ -1,0 +1,191 @@
+"""Everything that the graph has to say to one request, computed once and shared by the layers that show it.
+
+The graph layer shows the pack, the semantic layer what words found and the pack lacks, the task layer the
+facts that the template of the task asks for. An answer is a pure function of its inputs, so it can be kept
+under a digest of them; `encode_answer` and
+`decode_answer` give it a form that any cache can hold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from pydantic import TypeAdapter
+
+from schemas.fragments import RelevanceTier
+from worker.graph.adjacency import kind
+from worker.graph.model import Node, NodeRef
+from worker.graph.pack_writer import WrittenPack
+from worker.graph.rendering import deepest_text, fenced, label_of, texts_of
+from worker.graph.selection import Selection
+from worker.graph.snapshot import Snapshot
+
+MAX_PASSAGES: Final = 20
+MAX_TESTS: Final = 12
+MAX_OPEN_TRACES: Final = 12
+_LOOKED_AT: Final = 40
+"""Best nodes whose tests and traces are looked at."""
+
+_FORM: Final = b"1:"
+"""Which form the bytes have; another number where a field is added or changes its meaning."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Passage:
+    """One piece of source that words found: deepest text first, then shorter ones."""
+
+    node_id: str
+    label: str
+    path: str
+    line: int
+    strength: float
+    """Beside the strongest, 0 to 1."""
+    texts: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GraphFact:
+    """One line that a template asks for, and the node it is about."""
+
+    node_id: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GraphAnswer:
+    """What the layers show."""
+
+    snapshot_id: str
+    pack: str
+    """A pack file."""
+    passages: tuple[Passage, ...] = ()
+    tests: tuple[GraphFact, ...] = ()
+    """Tests that exercise what was selected, the best node's first."""
+    open_traces: tuple[GraphFact, ...] = ()
+    """Requirements near the selection that nothing tests, or that no document defines."""
+    unindexed: tuple[str, ...] = ()
+    """Paths that the request names and the graph does not have, or has only in part."""
+    tiers: Mapping[RelevanceTier, int] | None = None
+    """Candidates by relevance tier; None where relevance is off."""
+    is_relevance_missing: bool = False
+    """Whether relevance was asked for and could not be had, so that the order is the plain one."""
+
+
+_ANSWER: Final = TypeAdapter(GraphAnswer)
+
+
+def encode_answer(answer: GraphAnswer) -> bytes:
+    """The answer as bytes."""
+    return _FORM + _ANSWER.dump_json(answer)
+
+
+def decode_answer(data: bytes) -> GraphAnswer | None:
+    """The answer in `data`; None where it was written in another form."""
+    if not data.startswith(_FORM):
+        return None
+    return _ANSWER.validate_json(data.removeprefix(_FORM))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnswerInputs:
+    """What an answer is made from, beside the selection and its snapshot."""
+
+    paths: tuple[str, ...]
+    """Files that the request names in its payload."""
+    tiers: Mapping[RelevanceTier, int] | None = None
+    is_relevance_missing: bool = False
+
+
+def build_answer(
+    selection: Selection, snapshot: Snapshot, written: WrittenPack, inputs: AnswerInputs
+) -> GraphAnswer:
+    """The answer for one selection and the pack that was written of it. Cost: that of a few hundred nodes."""
+    shown = {item.selected.ref for item in written.packed.bodies} if written.packed else set[NodeRef]()
+    best = [snapshot.nodes[item.number] for item in selection.selected[:_LOOKED_AT]]
+    return GraphAnswer(
+        snapshot_id=selection.snapshot_id,
+        pack=written.text,
+        passages=_passages(selection, snapshot, shown),
+        tests=_tests(snapshot, best),
+        open_traces=_open_traces(snapshot, best),
+        unindexed=unindexed_paths(snapshot, inputs.paths),
+        tiers=inputs.tiers,
+        is_relevance_missing=inputs.is_relevance_missing,
+    )
+
+
+def unindexed_paths(snapshot: Snapshot, paths: tuple[str, ...]) -> tuple[str, ...]:
+    """Of these paths, sorted, those that are not in the graph or could not be read whole."""
+    missing: set[str] = set()
+    for path in paths:
+        number = snapshot.find(NodeRef("File", path))
+        if number is None or snapshot.nodes[number].property("status") not in {"parsed", ""}:
+            missing.add(path)
+    return tuple(sorted(missing))
+
+
+def _passages(selection: Selection, snapshot: Snapshot, shown: set[NodeRef]) -> tuple[Passage, ...]:
+    found: list[Passage] = []
+    for link in selection.lexical:
+        number = snapshot.find(link.node)
+        if number is None or link.node in shown or len(found) == MAX_PASSAGES:
+            continue
+        node = snapshot.nodes[number]
+        if deepest_text(node, keeps_docstring=True) is None:
+            continue
+        found.append(
+            Passage(
+                node_id=node.id,
+                label=node.label,
+                path=node.path,
+                line=node.start_line,
+                strength=link.strength,
+                texts=tuple(fenced(text) for text in texts_of(node, keeps_docstring=False)),
+            )
+        )
+    return tuple(found)
+
+
+def _tests(snapshot: Snapshot, best: list[Node]) -> tuple[GraphFact, ...]:
+    """Each test once, with the best node that it exercises."""
+    found: dict[str, GraphFact] = {}
+    for node in best:
+        number = snapshot.find(node.ref)
+        if number is None:
+            continue
+        for test in snapshot.edges.of(number, (kind("TESTED_BY"),)):
+            test_id = snapshot.nodes[test].id
+            found.setdefault(test_id, GraphFact(node_id=test_id, text=f"{test_id} exercises {node.id}"))
+    return tuple(list(found.values())[:MAX_TESTS])
+
+
+def _open_traces(snapshot: Snapshot, best: list[Node]) -> tuple[GraphFact, ...]:
+    """Each requirement item once, with what is open about it."""
+    found: dict[str, GraphFact] = {}
+    for node in best:
+        number = snapshot.find(node.ref)
+        if number is None:
+            continue
+        for item in snapshot.edges.of(number, (kind("TRACES_TO"),)):
+            traced = snapshot.nodes[item]
+            problem = _open_problem(snapshot, item, traced)
+            if problem:
+                fact = GraphFact(
+                    node_id=traced.id, text=f"{traced.id}, traced by {label_of(node)}: {problem}"
+                )
+                found.setdefault(traced.id, fact)
+    return tuple(list(found.values())[:MAX_OPEN_TRACES])
+
+
+def _open_problem(snapshot: Snapshot, item: int, traced: Node) -> str:
+    if traced.property("status") == "dangling":
+        return "no document defines it"
+    if snapshot.edges.of(item, (kind("TESTED_BY"),)):
+        return ""
+    tested = (kind("TESTED_BY"),)
+    serving = snapshot.edges.of(item, (kind("TRACES_TO", backward=True),))
+    if any(snapshot.edges.of(node, tested) for node in serving):
+        return ""
+    return "nothing that serves it is tested"

@@ -1,0 +1,107 @@
+"""A selection refined by relevance tiers: what the rules may know of it, and the order that follows.
+
+A tier adds its bonus after the linear score, so far apart that no score crosses a tier; within one the order
+stays what it was. What was not looked at counts as peripheral.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import replace
+from typing import Final
+
+from schemas.codes import TaskType
+from worker.graph.adjacency import kind
+from worker.graph.expansion import expand
+from worker.graph.model import NodeRef
+from worker.graph.relevance import TIER_BONUS, Refinement, RelevanceFacts
+from worker.graph.selection import Selection
+from worker.graph.snapshot import Snapshot
+
+MAX_REFINED: Final = 200
+"""Candidates that the rules look at, the best first; a pack holds fewer."""
+
+_FAR: Final = 9
+"""The distance of what no edge leads to from a root."""
+
+
+def relevance_facts(
+    selection: Selection, snapshot: Snapshot, *, task_type: TaskType, failing: Collection[NodeRef] = ()
+) -> RelevanceFacts:
+    """What is known of the best `MAX_REFINED` nodes of the selection. `failing` are failing tests.
+
+    A test that fails speaks for what it exercises, too. O(half-edges of the candidates).
+    """
+    edges, nodes = snapshot.edges, snapshot.nodes
+    numbers = [item.number for item in selection.selected[:MAX_REFINED]]
+    known = set(numbers)
+    roots = {ref for link in selection.entities for ref in link.nodes}
+    root_numbers = {n for ref in roots if (n := snapshot.find(ref)) is not None}
+    reached = expand(
+        snapshot,
+        root_numbers,
+        selection.template.edge_weights(),
+        max_hops=selection.template.max_hops,
+    ).by_node()
+
+    def pairs(*kinds: int) -> list[tuple[NodeRef, NodeRef]]:
+        return [
+            (nodes[number].ref, nodes[target].ref)
+            for number in numbers
+            for target in edges.of(number, kinds)
+            if target in known
+        ]
+
+    broken = {snapshot.find(ref) for ref in failing}
+    tests = {number: edges.of(number, (kind("TESTED_BY"),)) for number in numbers}
+    return RelevanceFacts(
+        task_type=task_type,
+        hops={nodes[number].ref: reached.get(number, _FAR) for number in numbers},
+        roots=roots,
+        traces=[
+            (nodes[number].ref, nodes[item].id)
+            for number in numbers
+            for item in edges.of(number, (kind("TRACES_TO"),))
+        ]
+        + [(nodes[n].ref, nodes[n].id) for n in numbers if nodes[n].label == "RequirementItem"],
+        tested=[nodes[number].ref for number, found in tests.items() if found],
+        failing=[
+            nodes[number].ref for number, found in tests.items() if number in broken or broken & set(found)
+        ],
+        defines=pairs(kind("DEFINES")),
+        ambiguous=[
+            ref
+            for link in selection.entities
+            if link.is_ambiguous
+            for ref in link.nodes
+            if not any(ref in other.nodes for other in selection.entities if not other.is_ambiguous)
+        ],
+        owners=_owners(snapshot, numbers),
+        depends=pairs(kind("CALLS"), kind("IMPORTS")),
+    )
+
+
+def refine_order(selection: Selection, refinement: Refinement) -> Selection:
+    """The selection in the order that the tiers give it; ties by node id, as before. O(n log n)."""
+    rescored = [
+        replace(item, score=round(item.score + TIER_BONUS[refinement.tiers.get(item.ref, "peripheral")], 6))
+        for item in selection.selected
+    ]
+    rescored.sort(key=lambda item: (-item.score, item.ref.id, item.ref.label))
+    return replace(selection, selected=tuple(rescored), relevance="prolog")
+
+
+def _owners(snapshot: Snapshot, numbers: Collection[int]) -> list[tuple[str, NodeRef]]:
+    """Owner and node, for each node in a file that somebody owns."""
+    owns = (kind("OWNS", backward=True),)
+    by_path: dict[str, list[str]] = {}
+    found: list[tuple[str, NodeRef]] = []
+    for number in numbers:
+        node = snapshot.nodes[number]
+        if node.path not in by_path:
+            file = snapshot.find(NodeRef("File", node.path))
+            by_path[node.path] = (
+                [] if file is None else [snapshot.nodes[o].id for o in snapshot.edges.of(file, owns)]
+            )
+        found += [(owner, node.ref) for owner in by_path[node.path]]
+    return found
