@@ -236,6 +236,26 @@ class Content(_Group):
         return self
 
 
+class Tracing(_Group):
+    """Where spans go. Without an exporter none is recorded, and replies pass the caller's trace on."""
+
+    exporter: Literal["none", "console", "file"] = Field(
+        default="none", description="`console` writes to standard error, `file` appends JSON lines."
+    )
+    file: Path = Field(default=Path("logs/spans.jsonl"), description="Used with exporter file.")
+    ratio: float = Field(
+        default=1.0, ge=0, le=1, description="Share of requests without a trace that are recorded."
+    )
+
+    @model_validator(mode="after")
+    def _no_option_without_effect(self) -> Tracing:
+        if self.exporter == "none" and "ratio" in self.model_fields_set:
+            raise ValueError("tracing.ratio has no effect without tracing.exporter")
+        if self.exporter != "file" and "file" in self.model_fields_set:
+            raise ValueError("tracing.file has no effect unless tracing.exporter is file")
+        return self
+
+
 class Settings(BaseSettings):
     """All options. Unknown names under a known group are refused."""
 
@@ -251,6 +271,7 @@ class Settings(BaseSettings):
     outcomes: Outcomes = Outcomes()
     limits: Limits = Limits()
     http: Http = Http()
+    tracing: Tracing = Tracing()
     content: Content = Field(default_factory=Content)
     failpoints: str = Field(
         default="", description="Drills: `point=hang|kill|raise[@text]; ...`. Never set in production."

@@ -111,11 +111,14 @@ class _Step:
 class Telemetry:
     """The instruments of one worker. Each worker has its own registry; `wiring` makes one and hands it on."""
 
-    def __init__(self) -> None:
-        """Create every instrument, so that `/metrics` shows zeros before the first event."""
+    def __init__(self, tracer_provider: trace.TracerProvider | None = None) -> None:
+        """Create every instrument, so that `/metrics` shows zeros before the first event.
+
+        Spans are made by `tracer_provider`; without one nothing is recorded, unless one is set globally.
+        """
         self.registry = CollectorRegistry()
         registry = self.registry
-        self.tracer = trace.get_tracer("context-worker")
+        self.tracer = trace.get_tracer("context-worker", tracer_provider=tracer_provider)
         self.outcomes = Counter(
             "context_outcomes_total",
             "Requests ended, by outcome and rejection code (empty for bundles).",

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from pydantic import BaseModel, SecretStr, ValidationError
 
-from worker.settings import Content, Http, Kafka, Outcomes, Settings, read_secret
+from worker.settings import Content, Http, Kafka, Outcomes, Settings, Tracing, read_secret
 
 
 def groups() -> Iterator[type[BaseModel]]:
@@ -48,6 +48,9 @@ def test_options_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> N
         (lambda: Http(host="0.0.0.0"), "token"),  # noqa: S104  # refused, which is the point
         (lambda: Content(default_model="none"), "is not in content.models"),
         (lambda: Kafka(bootstrap_servers=()), "at least 1"),
+        (lambda: Tracing(ratio=0.5), "no effect"),
+        (lambda: Tracing(exporter="console", file=Path("spans")), "no effect"),
+        (lambda: Tracing(exporter="file", ratio=1.5), "less than or equal to 1"),
     ],
 )
 def test_a_contradiction_or_an_option_without_effect_is_refused_with_its_reason(
