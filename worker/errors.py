@@ -10,6 +10,7 @@ WorkerError
 │   └── BudgetTooSmall, PinsExceedWindow                              the window cannot hold what must be in
 ├── Unavailable          a dependency is away: a content layer degrades; without the outcome store or
 │   ├── StoreUnavailable Kafka the worker pauses
+│   ├── GraphBehind            a version that was asked for has not come yet
 │   └── RelevanceUnavailable   the plain order stays
 └── GraphConflict        another writer was faster: compute the change again from what is there now
 
@@ -217,6 +218,14 @@ class StoreUnavailable(Unavailable):
 
 class RelevanceUnavailable(Unavailable):
     """The relevance rules cannot be asked now; ranking goes on without them, and says so."""
+
+
+class GraphBehind(Unavailable):
+    """The graph has not reached the version that a request wants to see."""
+
+    def __init__(self, version: int) -> None:
+        """`version` is what was asked for."""
+        super().__init__(f"graph version {version} has not come in time")
 
 
 class GraphConflict(WorkerError):

@@ -161,6 +161,12 @@ class Telemetry:
             "Section delimiters found in content, made visibly harmless.",
             registry=registry,
         )
+        self.pack_cache = Counter(
+            "context_pack_cache_total",
+            "Questions to the graph by what the cache said: hit, miss or unavailable.",
+            ("result",),
+            registry=registry,
+        )
         self.ignored_headers = Counter(
             "context_ignored_headers_total",
             "Headers that could not be read and were ignored, or repeated ones.",

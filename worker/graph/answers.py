@@ -8,7 +8,7 @@ under a digest of them; `encode_answer` and
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -102,8 +102,8 @@ def build_answer(
     selection: Selection, snapshot: Snapshot, written: WrittenPack, inputs: AnswerInputs
 ) -> GraphAnswer:
     """The answer for one selection and the pack that was written of it. Cost: that of a few hundred nodes."""
-    shown = {item.selected.ref for item in written.packed.bodies} if written.packed else set[NodeRef]()
-    best = [snapshot.nodes[item.number] for item in selection.selected[:_LOOKED_AT]]
+    shown = {item.node.ref for item in written.packed.bodies} if written.packed else set[NodeRef]()
+    best = [number for number, _ in selection.ranked[:_LOOKED_AT]]
     return GraphAnswer(
         snapshot_id=selection.snapshot_id,
         pack=written.text,
@@ -148,26 +148,22 @@ def _passages(selection: Selection, snapshot: Snapshot, shown: set[NodeRef]) -> 
     return tuple(found)
 
 
-def _tests(snapshot: Snapshot, best: list[Node]) -> tuple[GraphFact, ...]:
+def _tests(snapshot: Snapshot, best: Sequence[int]) -> tuple[GraphFact, ...]:
     """Each test once, with the best node that it exercises."""
     found: dict[str, GraphFact] = {}
-    for node in best:
-        number = snapshot.find(node.ref)
-        if number is None:
-            continue
+    for number in best:
+        node = snapshot.nodes[number]
         for test in snapshot.edges.of(number, (kind("TESTED_BY"),)):
             test_id = snapshot.nodes[test].id
             found.setdefault(test_id, GraphFact(node_id=test_id, text=f"{test_id} exercises {node.id}"))
     return tuple(list(found.values())[:MAX_TESTS])
 
 
-def _open_traces(snapshot: Snapshot, best: list[Node]) -> tuple[GraphFact, ...]:
+def _open_traces(snapshot: Snapshot, best: Sequence[int]) -> tuple[GraphFact, ...]:
     """Each requirement item once, with what is open about it."""
     found: dict[str, GraphFact] = {}
-    for node in best:
-        number = snapshot.find(node.ref)
-        if number is None:
-            continue
+    for number in best:
+        node = snapshot.nodes[number]
         for item in snapshot.edges.of(number, (kind("TRACES_TO"),)):
             traced = snapshot.nodes[item]
             problem = _open_problem(snapshot, item, traced)

@@ -21,6 +21,9 @@ from worker.graph.snapshot import Snapshot
 MAX_REFINED: Final = 200
 """Candidates that the rules look at, the best first; a pack holds fewer."""
 
+_WORD_ROOTS: Final = 5
+"""Of a request that names nothing, how many of the nodes that its words find are taken for its roots."""
+
 _FAR: Final = 9
 """The distance of what no edge leads to from a root."""
 
@@ -33,9 +36,11 @@ def relevance_facts(
     A test that fails speaks for what it exercises, too. O(half-edges of the candidates).
     """
     edges, nodes = snapshot.edges, snapshot.nodes
-    numbers = [item.number for item in selection.selected[:MAX_REFINED]]
+    numbers = [number for number, _ in selection.ranked[:MAX_REFINED]]
     known = set(numbers)
-    roots = {ref for link in selection.entities for ref in link.nodes}
+    roots = {ref for link in selection.entities for ref in link.nodes} or {
+        link.node for link in selection.lexical[:_WORD_ROOTS]
+    }
     root_numbers = {n for ref in roots if (n := snapshot.find(ref)) is not None}
     reached = expand(
         snapshot,
@@ -81,14 +86,15 @@ def relevance_facts(
     )
 
 
-def refine_order(selection: Selection, refinement: Refinement) -> Selection:
+def refine_order(selection: Selection, snapshot: Snapshot, refinement: Refinement) -> Selection:
     """The selection in the order that the tiers give it; ties by node id, as before. O(n log n)."""
+    nodes = snapshot.nodes
     rescored = [
-        replace(item, score=round(item.score + TIER_BONUS[refinement.tiers.get(item.ref, "peripheral")], 6))
-        for item in selection.selected
+        (number, round(score + TIER_BONUS[refinement.tiers.get(nodes[number].ref, "peripheral")], 6))
+        for number, score in selection.ranked
     ]
-    rescored.sort(key=lambda item: (-item.score, item.ref.id, item.ref.label))
-    return replace(selection, selected=tuple(rescored), relevance="prolog")
+    rescored.sort(key=lambda item: (-item[1], nodes[item[0]].id, item[0]))
+    return replace(selection, ranked=tuple(rescored), relevance="prolog")
 
 
 def _owners(snapshot: Snapshot, numbers: Collection[int]) -> list[tuple[str, NodeRef]]:

@@ -1,0 +1,140 @@
+"""What a request asks the graph: a pure reading of it, and the digest under which answers are kept."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from schemas.codes import Ranking, Relevance, TaskType
+from schemas.request import AssemblyRequest
+from schemas.wire import canonical_json, sha256_hex
+from worker.graph.model import NodeRef
+from worker.ports import RequestFrame, Scope
+
+MAX_PATHS: Final = 400
+_CODE_ID: Final = re.compile(r"(?<![\w/.-])([\w./-]{1,400}\.\w{1,5})(?:::([\w.<>#]{1,400}))?")
+_REQUIREMENT_ID: Final = re.compile(r"(?<![\w-])[A-Z][A-Z0-9]*(?:-[A-Z0-9]+)*-\d+[a-z]?(?![\w-])")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GraphPolicy:
+    """The settings that shape what is selected."""
+
+    ranking: Ranking
+    """Where a request names none."""
+    relevance: Relevance
+    settings_digest: str
+    code_version: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """One request as the graph sees it. Equal questions about equal snapshots have equal answers."""
+
+    project_id: str
+    thread_id: str | None
+    volk: str
+    subject: str
+    requester: str
+    task_type: TaskType
+    text: str
+    """What is looked for by names and words."""
+    paths: tuple[str, ...]
+    """Files that the payload names, relative to the project's root."""
+    failing: tuple[str, ...]
+    """Ids of failing tests."""
+    ranking: Ranking
+    relevance: Relevance
+    budget_tokens: int
+    encoding: str
+    policy_digest: str
+
+    def key(self, snapshot_id: str) -> str:
+        """Under which the answer is kept: a digest of all that it depends on."""
+        fields: dict[str, Any] = {name: getattr(self, name) for name in self.__slots__}
+        fields |= {"snapshot_id": snapshot_id, "text": sha256_hex(self.text.encode("utf-8", "surrogatepass"))}
+        return sha256_hex(canonical_json(fields))
+
+    def roots(self) -> tuple[NodeRef, ...]:
+        """Nodes that the request names by their ids, sorted: where a graph too large to hold is entered."""
+        refs: set[NodeRef] = set()
+        for path in self.paths:
+            refs |= {NodeRef("File", path), NodeRef("Module", f"{path}::<module>")}
+        for match in _CODE_ID.finditer(self.text):
+            path, name = match[1], match[2]
+            refs |= {NodeRef("File", path), NodeRef("Module", f"{path}::<module>")}
+            if name:
+                refs |= {NodeRef("Class", f"{path}::{name}"), NodeRef("Function", f"{path}::{name}")}
+        for match in _REQUIREMENT_ID.finditer(self.text):
+            refs |= {NodeRef("Requirement", match[0]), NodeRef("RequirementItem", match[0])}
+        return tuple(sorted(refs))
+
+    def failing_tests(self) -> tuple[NodeRef, ...]:
+        """The failing tests as nodes: what pytest calls `a.py::TestA::test_b` is `a.py::TestA.test_b`."""
+        refs: list[NodeRef] = []
+        for test_id in self.failing:
+            path, separator, names = test_id.partition("::")
+            qualname = names.partition("[")[0].replace("::", ".")
+            if separator and qualname:
+                refs.append(NodeRef("Function", f"{path}::{qualname}"))
+        return tuple(refs)
+
+
+def ask(
+    frame: RequestFrame, scope: Scope, *, budget_tokens: int, encoding: str, policy: GraphPolicy
+) -> Question:
+    """The question that a request asks. O(length of its texts).
+
+    Under `ranking: hop` a payload that names files is all that is asked about, as the plain rule has it: the
+    message of the turn then changes neither roots nor answer.
+    """
+    request = frame.request
+    question = Question(
+        project_id=scope.project_id,
+        thread_id=scope.thread_id,
+        volk=request.volk,
+        subject=request.subject,
+        requester=request.requester,
+        task_type=frame.task_type,
+        text=_text(request),
+        paths=payload_paths(request),
+        failing=tuple(test.id for test in request.working.failing_tests) if request.working else (),
+        ranking=request.ranking or policy.ranking,
+        relevance=request.relevance or policy.relevance,
+        budget_tokens=budget_tokens,
+        encoding=encoding,
+        policy_digest=sha256_hex(canonical_json([policy.settings_digest, policy.code_version])),
+    )
+    if question.ranking == "hop" and question.paths:
+        return replace(question, text="")
+    return question
+
+
+def _text(request: AssemblyRequest) -> str:
+    """The message, then what failing tests say: a traceback names what it is about better than people do."""
+    parts = [request.user_message]
+    if request.working is not None:
+        parts += (f"{test.id}\n{test.message or ''}" for test in request.working.failing_tests)
+    return "\n".join(parts)
+
+
+def payload_paths(request: AssemblyRequest) -> tuple[str, ...]:
+    """The payload's files, relative to the project's root, each once, in their order."""
+    payload = request.payload
+    folder = payload.project_dir or ""
+    folder = "" if folder.startswith("/") else folder
+    paths = (posixpath.normpath(posixpath.join(folder, path)) for path in payload.files_created[:MAX_PATHS])
+    return tuple(dict.fromkeys(path for path in paths if is_relative(path)))
+
+
+def is_relative(path: str) -> bool:
+    """Whether the path stays below where it starts."""
+    return path not in {"", "."} and not path.startswith(("/", "../")) and path != ".."
+
+
+def code_version(parts: Sequence[str]) -> str:
+    """A digest of the versions that decide what is selected."""
+    return sha256_hex(canonical_json(list(parts)))[:16]

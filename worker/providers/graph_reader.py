@@ -1,0 +1,206 @@
+"""Asks the graph on behalf of the layers that show it: one question a request, answered once.
+
+The graph, semantic and task layers each ask under their own timeouts; who comes first sets the work going,
+and it goes on should that one give up. Same question, same snapshot, same answer, so answers are kept; a
+cache that is away is read around.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import Final
+
+import structlog
+
+from schemas.request import layer_timeout_ms
+from worker.errors import GraphBehind, RelevanceUnavailable, StoreUnavailable
+from worker.graph.answers import AnswerInputs, GraphAnswer, build_answer, decode_answer, encode_answer
+from worker.graph.links import link_request
+from worker.graph.pack_writer import PackHead, write_pack
+from worker.graph.packing import TextSizes
+from worker.graph.question import GraphPolicy, Question, ask
+from worker.graph.refining import refine_order, relevance_facts
+from worker.graph.relevance import Refinement, RelevanceEngine
+from worker.graph.selection import Selection, select
+from worker.graph.snapshot import Snapshot
+from worker.ports import PackCache, RequestFrame, Scope, TokenCounter
+from worker.providers.snapshots import Snapshots
+from worker.providers.threads import SourceThreads
+from worker.telemetry import Telemetry
+
+log = structlog.get_logger()
+
+_WAIT_SHARE: Final = 0.8
+"""Of a layer's timeout, what is spent on waiting for a graph version."""
+
+_SIZES_KEPT: Final = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answered:
+    """An answer, and whether it was kept from before."""
+
+    answer: GraphAnswer
+    is_hit: bool
+
+
+class GraphReader:
+    """One per worker."""
+
+    def __init__(
+        self,
+        snapshots: Snapshots,
+        *,
+        cache: PackCache,
+        relevance: RelevanceEngine | None,
+        policy: GraphPolicy,
+        threads: SourceThreads,
+        telemetry: Telemetry,
+    ) -> None:
+        """Without a `relevance` engine, a request that asks for one gets the plain order, which says so."""
+        self._snapshots = snapshots
+        self._cache = cache
+        self._relevance = relevance
+        self._policy = policy
+        self._threads = threads
+        self._telemetry = telemetry
+        self._answering: dict[str, asyncio.Task[Answered]] = {}
+        self._sizes: OrderedDict[tuple[str, TokenCounter], TextSizes] = OrderedDict()
+
+    async def answer(
+        self, frame: RequestFrame, scope: Scope, *, budget_tokens: int, counter: TokenCounter
+    ) -> Answered | None:
+        """What the graph says to the request; None where the project was never indexed.
+
+        `budget_tokens` is the graph layer's. Raises StoreUnavailable; GraphBehind where the version that the
+        request wants to see does not come in time.
+        """
+        question = ask(frame, scope, budget_tokens=budget_tokens, encoding=counter.name, policy=self._policy)
+        snapshot = await self._snapshot(frame, question)
+        if snapshot is None:
+            return None
+        key = question.key(snapshot.head.snapshot_id)
+        task = self._answering.get(key)
+        if task is None:
+            task = asyncio.create_task(self._answer(question, snapshot, counter, key))
+            self._answering[key] = task
+            task.add_done_callback(lambda done: self._on_answered(key, done))
+        return await asyncio.shield(task)
+
+    async def close(self) -> None:
+        """Stop what is under way."""
+        for task in self._answering.values():
+            task.cancel()
+        if self._answering:
+            await asyncio.wait(self._answering.values())
+
+    async def _snapshot(self, frame: RequestFrame, question: Question) -> Snapshot | None:
+        after = frame.request.after
+        version = (after.graph_version or 0) if after is not None else 0
+        if not version:
+            return await self._snapshots.latest(question.project_id, roots=question.roots())
+        try:
+            async with asyncio.timeout(_WAIT_SHARE * layer_timeout_ms(frame.request, "graph") / 1_000):
+                return await self._snapshots.latest(
+                    question.project_id, roots=question.roots(), at_least_version=version
+                )
+        except TimeoutError:
+            raise GraphBehind(version) from None
+
+    def _on_answered(self, key: str, task: asyncio.Task[Answered]) -> None:
+        del self._answering[key]
+        if not task.cancelled():
+            task.exception()  # whoever waited has raised it; nobody may have
+
+    async def _answer(
+        self, question: Question, snapshot: Snapshot, counter: TokenCounter, key: str
+    ) -> Answered:
+        kept = await self._kept(question.project_id, key)
+        if kept is not None:
+            self._telemetry.pack_cache.labels("hit").inc()
+            return Answered(answer=kept, is_hit=True)
+        self._telemetry.pack_cache.labels("miss").inc()
+        sizes = self._sizes_for(snapshot, counter)
+        selection = await self._threads.run(lambda: _select(question, snapshot))
+        refinement = await self._refine(question, selection, snapshot)
+        if refinement is not None:
+            selection = refine_order(selection, snapshot, refinement)
+        answer = await self._threads.run(lambda: _write(question, selection, snapshot, sizes, refinement))
+        # The plain order for want of an engine is not what the question means; next time it may be there.
+        if not answer.is_relevance_missing:
+            await self._keep(question.project_id, key, answer)
+        return Answered(answer=answer, is_hit=False)
+
+    async def _refine(
+        self, question: Question, selection: Selection, snapshot: Snapshot
+    ) -> Refinement | None:
+        if question.relevance == "off" or not selection.ranked:
+            return None
+        if self._relevance is None:
+            return None
+        facts = relevance_facts(
+            selection, snapshot, task_type=question.task_type, failing=question.failing_tests()
+        )
+        try:
+            return await self._relevance.refine(facts)
+        except RelevanceUnavailable as error:
+            log.warning("relevance.unavailable", cause=str(error))
+            return None
+
+    async def _kept(self, project_id: str, key: str) -> GraphAnswer | None:
+        try:
+            data = await self._cache.get(project_id, key)
+        except StoreUnavailable as error:
+            self._telemetry.pack_cache.labels("unavailable").inc()
+            log.warning("pack_cache.unavailable", cause=str(error))
+            return None
+        return None if data is None else decode_answer(data)
+
+    async def _keep(self, project_id: str, key: str, answer: GraphAnswer) -> None:
+        try:
+            await self._cache.put(project_id, key, encode_answer(answer))
+        except StoreUnavailable as error:
+            log.warning("pack_cache.unavailable", cause=str(error))
+
+    def _sizes_for(self, snapshot: Snapshot, counter: TokenCounter) -> TextSizes:
+        """What was counted before for this snapshot and encoding."""
+        key = (snapshot.head.snapshot_id, counter)
+        sizes = self._sizes.pop(key, None) or TextSizes(counter)
+        self._sizes[key] = sizes
+        while len(self._sizes) > _SIZES_KEPT:
+            self._sizes.popitem(last=False)
+        return sizes
+
+
+def _select(question: Question, snapshot: Snapshot) -> Selection:
+    links = link_request(question.text, question.paths, snapshot)
+    return select(links, snapshot, task_type=question.task_type, ranking=question.ranking)
+
+
+def _write(
+    question: Question,
+    selection: Selection,
+    snapshot: Snapshot,
+    sizes: TextSizes,
+    refinement: Refinement | None,
+) -> GraphAnswer:
+    head = PackHead(
+        project_id=question.project_id,
+        requester=question.requester,
+        encoding=question.encoding,
+        budget_tokens=question.budget_tokens,
+    )
+    return build_answer(
+        selection,
+        snapshot,
+        write_pack(selection, snapshot, head, sizes=sizes),
+        AnswerInputs(
+            paths=question.paths,
+            tiers=refinement.counts() if refinement else None,
+            is_relevance_missing=question.relevance == "prolog"
+            and refinement is None
+            and bool(selection.ranked),
+        ),
+    )

@@ -1,0 +1,133 @@
+"""The graphs of projects, kept in memory while they are asked for.
+
+A snapshot is loaded once a version, whoever asks, and loading goes on when those who waited have given up.
+While a newer version is being loaded, those who did not ask for it get the one before after a moment: late is
+worse than a version old, and which one it was stands in the result.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Final
+
+import structlog
+
+from worker.errors import Unavailable
+from worker.graph.model import GraphContents, GraphHead, NodeRef
+from worker.graph.snapshot import Snapshot, build_snapshot
+from worker.graph.store import GraphStore
+from worker.providers.threads import SourceThreads
+
+log = structlog.get_logger()
+
+FRESHNESS_SECONDS: Final = 0.1
+"""How long a newer version is waited for while an older one is at hand."""
+
+POLL_SECONDS: Final = 0.02
+"""How often a version that was asked for is looked for: stores tell nobody of changes."""
+
+MAX_HOPS: Final = 2
+MAX_NODES: Final = 4_000
+"""Of the part of a graph that is read where the whole is too large."""
+
+
+class Snapshots:
+    """Loads, keeps and gives out snapshots; one per worker."""
+
+    def __init__(self, store: GraphStore, threads: SourceThreads, *, max_bytes: int) -> None:
+        """Keep at most `max_bytes` of snapshots, the one used last always."""
+        self._store = store
+        self._threads = threads
+        self._max_bytes = max_bytes
+        self._held: OrderedDict[str, Snapshot] = OrderedDict()
+        self._loading: dict[tuple[str, int], asyncio.Task[Snapshot | None]] = {}
+
+    async def latest(
+        self, project_id: str, *, roots: Sequence[NodeRef], at_least_version: int = 0
+    ) -> Snapshot | None:
+        """The project's graph, or what lies around `roots` where the whole is too large to hold.
+
+        None where the project was never indexed. Waits until the store has `at_least_version`, and for the
+        first load, for as long as the caller does. Raises StoreUnavailable.
+        """
+        head = await self._head(project_id, at_least_version)
+        if head is None:
+            return None
+        held = self._held.get(project_id)
+        if held is not None and held.head == head:
+            self._held.move_to_end(project_id)
+            return held
+        if await self._store.size_bytes(project_id) > self._max_bytes:
+            return await self._part(project_id, roots)
+        loading = self._load(project_id, head)
+        if held is not None and held.head.graph_version >= at_least_version:
+            await asyncio.wait({loading}, timeout=FRESHNESS_SECONDS)
+            if not loading.done():
+                return held
+        return await asyncio.shield(loading)
+
+    async def preload(self, project_ids: Sequence[str]) -> None:
+        """Load these projects, one after the other; what cannot be loaded is left for the first request."""
+        for project_id in project_ids:
+            try:
+                await self.latest(project_id, roots=())
+            except Unavailable as error:
+                log.warning("graph.not_preloaded", project_id=project_id, cause=str(error))
+
+    def forget(self, project_id: str) -> None:
+        """Let the project's snapshot go."""
+        self._held.pop(project_id, None)
+
+    async def close(self) -> None:
+        """Stop loading."""
+        for task in self._loading.values():
+            task.cancel()
+        if self._loading:
+            await asyncio.wait(self._loading.values())
+
+    async def _head(self, project_id: str, at_least_version: int) -> GraphHead | None:
+        while True:
+            head = await self._store.head(project_id)
+            if at_least_version <= (head.graph_version if head else 0):
+                return head
+            await asyncio.sleep(POLL_SECONDS)
+
+    def _load(self, project_id: str, head: GraphHead) -> asyncio.Task[Snapshot | None]:
+        key = (project_id, head.graph_version)
+        task = self._loading.get(key)
+        if task is None:
+            task = asyncio.create_task(self._load_whole(project_id), name=f"load {project_id}")
+            self._loading[key] = task
+            task.add_done_callback(lambda done: self._on_loaded(key, done))
+        return task
+
+    def _on_loaded(self, key: tuple[str, int], task: asyncio.Task[Snapshot | None]) -> None:
+        del self._loading[key]
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.warning("graph.not_loaded", project_id=key[0], cause=str(error))
+
+    async def _load_whole(self, project_id: str) -> Snapshot | None:
+        loaded = await self._store.load(project_id)
+        if loaded is None:
+            return None
+        snapshot = await self._build(loaded)
+        held = self._held.get(project_id)
+        if held is None or held.head.graph_version < snapshot.head.graph_version:
+            self._hold(project_id, snapshot)
+        return snapshot
+
+    async def _part(self, project_id: str, roots: Sequence[NodeRef]) -> Snapshot | None:
+        loaded = await self._store.neighbourhood(project_id, roots, max_hops=MAX_HOPS, max_nodes=MAX_NODES)
+        return None if loaded is None else await self._build(loaded)
+
+    async def _build(self, loaded: tuple[GraphHead, GraphContents]) -> Snapshot:
+        return await self._threads.run(lambda: build_snapshot(*loaded))
+
+    def _hold(self, project_id: str, snapshot: Snapshot) -> None:
+        self._held[project_id] = snapshot
+        self._held.move_to_end(project_id)
+        while len(self._held) > 1 and sum(s.size_bytes for s in self._held.values()) > self._max_bytes:
+            evicted, _ = self._held.popitem(last=False)
+            log.info("graph.evicted", project_id=evicted)
