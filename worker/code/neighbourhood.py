@@ -18,8 +18,6 @@ from worker.code.facts import Call, Class, Definition, Function, Import, ModuleF
 SOURCE_FOLDERS: Final = frozenset({"src", "lib", "python"})
 """Folders that packages lie in without being packages themselves."""
 
-MAX_REEXPORTS: Final = 16
-
 _OVERLOADS: Final = frozenset({"overload", "typing.overload", "t.overload", "typing_extensions.overload"})
 # They bring no methods that a program calls by name.
 _BARE_BASES: Final = frozenset(
@@ -80,7 +78,10 @@ class NameResolver:
         self._children: defaultdict[tuple[str, str], list[Function | Class]] = defaultdict(list)
         self._imports: defaultdict[tuple[str, str], list[Import]] = defaultdict(list)
         self._known: dict[tuple[str, str], Function | Class | None] = {}
+        self._bases: dict[str, tuple[tuple[Class, ...], bool]] = {}
+        self._bases: dict[str, tuple[tuple[Class, ...], bool]] = {}
         self._orders: dict[str, tuple[tuple[Class, ...], bool]] = {}
+        self._members: dict[tuple[str, str], _Target | None] = {}
         for module in self._modules.values():
             for item in (*module.functions, *module.classes):
                 self._definitions[item.id] = item
@@ -98,6 +99,12 @@ class NameResolver:
         return self._known[key]
 
     def _resolve(self, name: str, module: ModuleFacts, within: Definition | None) -> Function | Class | None:
+        target = self._find_target(name, module, within, inherited=True)
+        return target if isinstance(target, Function | Class) else None
+
+    def _find_target(
+        self, name: str, module: ModuleFacts, within: Definition | None, *, inherited: bool
+    ) -> _Target | None:
         root, *attributes = name.split(".")
         if root == "super()" and len(attributes) == 1:
             owner = self._enclosing_class(within)
@@ -114,11 +121,11 @@ class NameResolver:
             else:
                 target = found
         for attribute in attributes:
-            target = self._attribute(target, attribute) if target else None
+            target = self._attribute(target, attribute, inherited=inherited) if target else None
         if not attributes and root in {"self", "cls"}:
             # `cls()` makes an instance of the class or of one below it; `self()` calls `__call__`.
             return None
-        return target if isinstance(target, Function | Class) else None
+        return target
 
     def _is_bound(self, module: ModuleFacts, name: str) -> bool:
         return name in module.bound_names or self._binds(module.id, name)
@@ -161,10 +168,53 @@ class NameResolver:
             scope = self._definitions.get(scope.scope_id)
         return None
 
-    def _attribute(self, target: _Target, name: str) -> _Target | None:
+    def _attribute(self, target: _Target, name: str, *, inherited: bool) -> _Target | None:
         if isinstance(target, ModuleFacts):
-            return self._member(target, name, 0)
-        return self._find(self._linearised(target), name) if isinstance(target, Class) else None
+            return self._member(target, name)
+        if not isinstance(target, Class):
+            return None
+        return self._find(self._linearised(target) if inherited else (target,), name)
+
+    def imported_modules(self, module: ModuleFacts) -> list[ModuleFacts]:
+        """The modules that import statements anywhere in it name, as far as they are certain, in its order.
+
+        Of `from package import name` that is the module `package.name` where there is one, else the package.
+        """
+        found: dict[str, ModuleFacts] = {}
+        for item in module.imports:
+            target = self._named_module(item, module)
+            if target is not None and target is not module:
+                found.setdefault(target.path, target)
+        return list(found.values())
+
+    def _named_module(self, item: Import, importer: ModuleFacts) -> ModuleFacts | None:
+        if item.name is None:
+            return self._files.find(item.module, importer=importer.path, level=0)
+        source = self._files.find(item.module, importer=importer.path, level=item.level)
+        if item.name == "*" or (source and (not _is_package(source) or self._is_bound(source, item.name))):
+            return source
+        below = f"{item.module}.{item.name}" if item.module else item.name
+        return self._files.find(below, importer=importer.path, level=item.level) or source
+
+    def readings(
+        self, name: str, *, module: ModuleFacts, within: Definition | None = None
+    ) -> tuple[Function | Class, ...]:
+        """The definitions of a plain name that is defined more than once in the scope where it is found."""
+        if "." in name:
+            return ()
+        scope = within
+        while scope is not None:
+            if (scope is within or isinstance(scope, Function)) and (
+                name in scope.bound_names or self._binds(scope.id, name)
+            ):
+                return tuple(self._children.get((scope.id, name), ()))
+            scope = self._definitions.get(scope.scope_id)
+        return tuple(self._children.get((module.id, name), ()))
+
+    def is_foreign(self, name: str, *, module: ModuleFacts, within: Definition | None = None) -> bool:
+        """Whether the name's root is imported from a module that is not among these."""
+        found = self._lookup(name.split(".", 1)[0], module, within)
+        return isinstance(found, Import) and self._named_module(found, module) is None
 
     # --- Classes -------------------------------------------------------------------------------------
 
@@ -182,27 +232,52 @@ class NameResolver:
 
     def _linearised(self, owner: Class) -> tuple[Class, ...]:
         """The class and its bases in method resolution order, as far as that is certain."""
-        known = self._orders.get(owner.id)
-        if known is None:
-            # Until it is known the class stands alone, which ends a circle of bases.
-            self._orders[owner.id] = ((owner,), False)
-            known = self._orders[owner.id] = self._order(owner)
-        return known[0]
+        if owner.id not in self._orders:
+            self._orders[owner.id] = self._order(owner, {})
+        return self._orders[owner.id][0]
 
-    def _order(self, owner: Class) -> tuple[tuple[Class, ...], bool]:
-        """The order by C3, as Python's own, and whether nothing is missing at its end."""
-        module = self._modules[owner.id.rsplit("::", 1)[0]]
-        around = self._definitions.get(owner.scope_id)
-        bases = [base for base in owner.bases if base not in _BARE_BASES]
-        parents = [self.resolve(base, module=module, within=around) for base in bases]
-        classes = [parent for parent in parents if isinstance(parent, Class)]
-        orders = [(self._linearised(parent), self._orders[parent.id][1]) for parent in classes]
-        if len(classes) < len(bases) or (len(bases) > 1 and not all(is_whole for _, is_whole in orders)):
-            return (owner,), False
+    def _order(
+        self, owner: Class, seen: dict[str, tuple[tuple[Class, ...], bool]]
+    ) -> tuple[tuple[Class, ...], bool]:
+        """The order by C3, as Python's own, and whether nothing is missing at its end.
+
+        `seen` is what the same question has met on its way: there a class stands alone until it is known,
+        which ends a circle of bases. Only whole questions are kept, so that the answer does not depend on
+        which class was asked for first.
+        """
+        if owner.id in seen:
+            return seen[owner.id]
+        seen[owner.id] = alone = ((owner,), False)
+        classes, is_whole = self._resolved_bases(owner)
+        orders = [self._order(parent, seen) for parent in classes]
+        if not is_whole or (len(orders) > 1 and not all(whole for _, whole in orders)):
+            return alone
         if len(orders) == 1:
-            return (owner, *orders[0][0]), orders[0][1]
-        merged = _merge([*(order for order, _ in orders), tuple(classes)])
-        return ((owner,), False) if merged is None else ((owner, *merged), True)
+            seen[owner.id] = ((owner, *(c for c in orders[0][0] if c.id != owner.id)), orders[0][1])
+        else:
+            merged = _merge([*(order for order, _ in orders), classes])
+            seen[owner.id] = alone if merged is None else ((owner, *merged), True)
+        return seen[owner.id]
+
+    def lineage(self, owner: Class) -> tuple[Class, ...]:
+        """The class, then what it inherits from, in method resolution order, as far as that is certain."""
+        return self._linearised(owner)
+
+    def bases_of(self, owner: Class) -> tuple[Class, ...]:
+        """The classes that it names as bases, as far as they are certain, in its order."""
+        return self._resolved_bases(owner)[0]
+
+    def _resolved_bases(self, owner: Class) -> tuple[tuple[Class, ...], bool]:
+        """The bases within the set that bring methods, and whether those are all that do."""
+        if owner.id not in self._bases:
+            module = self._modules[owner.id.rsplit("::", 1)[0]]
+            around = self._definitions.get(owner.scope_id)
+            names = [base for base in owner.bases if base not in _BARE_BASES]
+            # Of a class on the way only its own members count: else the order of bases would ask for itself.
+            found = [self._find_target(name, module, around, inherited=False) for name in names]
+            classes = tuple(target for target in found if isinstance(target, Class))
+            self._bases[owner.id] = classes, len(classes) == len(names)
+        return self._bases[owner.id]
 
     # --- Imports -------------------------------------------------------------------------------------
 
@@ -211,7 +286,7 @@ class NameResolver:
     ) -> tuple[_Target | None, list[str]]:
         """What an import binds, and which attributes are still to be looked up on it."""
         if item.name is not None:
-            return self._imported(item, module, 0), attributes
+            return self._imported(item, module, {}), attributes
         if item.local_name != item.module.split(".", 1)[0]:
             return self._files.find(item.module, importer=module.path, level=0), attributes
         # `import a.b` binds `a`: of `a.b.c.f` the longest part that is a module counts.
@@ -222,32 +297,53 @@ class NameResolver:
                 return target, parts[length:]
         return None, []
 
-    def _imported(self, item: Import, importer: ModuleFacts, depth: int) -> _Target | None:
+    def _imported(
+        self, item: Import, importer: ModuleFacts, seen: dict[tuple[str, str], _Target | None]
+    ) -> _Target | None:
         """What `from module import name` binds: a member of the module, else a module below it."""
         name = item.name or ""
         source = self._files.find(item.module, importer=importer.path, level=item.level)
-        found = self._member(source, name, depth) if source else None
+        found = self._member(source, name, seen) if source else None
         if found or (source and (not _is_package(source) or self._is_bound(source, name))):
             return found
         below = f"{item.module}.{name}" if item.module else name
         return self._files.find(below, importer=importer.path, level=item.level)
 
-    def _member(self, module: ModuleFacts, name: str, depth: int) -> _Target | None:
-        if name in module.bound_names or depth > MAX_REEXPORTS:
+    def _member(
+        self, module: ModuleFacts, name: str, seen: dict[tuple[str, str], _Target | None] | None = None
+    ) -> _Target | None:
+        """What the name is bound to in the module, its star imports included.
+
+        `seen` is what the same question has met on its way, which ends circles of imports. Answers are kept
+        for whole questions only: those met within a circle depend on where it was entered.
+        """
+        key = module.path, name
+        if seen is not None:
+            if key not in seen:
+                seen[key] = None
+                seen[key] = self._member_within(module, name, seen)
+            return seen[key]
+        if key not in self._members:
+            self._members[key] = self._member_within(module, name, {key: None})
+        return self._members[key]
+
+    def _member_within(
+        self, module: ModuleFacts, name: str, seen: dict[tuple[str, str], _Target | None]
+    ) -> _Target | None:
+        if name in module.bound_names:
             return None
         found = self._only(module.id, name)
         if isinstance(found, Import):
             if found.name is None:
                 return self._files.find(found.module, importer=module.path, level=0)
-            return self._imported(found, module, depth + 1)
-        if found or self._binds(module.id, name):
+            return self._imported(found, module, seen)
+        if found or self._binds(module.id, name) or name.startswith("_"):
             return found
         stars = {
             target.id: target
             for item in self._imports.get((module.id, "*"), ())
             if (source := self._files.find(item.module, importer=module.path, level=item.level))
-            and not name.startswith("_")
-            and (target := self._member(source, name, depth + 1))
+            and (target := self._member(source, name, seen))
         }
         return next(iter(stars.values())) if len(stars) == 1 else None
 
@@ -260,6 +356,8 @@ class _FileIndex:
         self._by_dotted: defaultdict[tuple[str, ...], list[tuple[tuple[str, ...], str]]] = defaultdict(list)
         for path in sorted(modules):
             parts = _module_parts(path)
+            if path != _preferred(path, modules):
+                continue
             for start in range(len(parts)):
                 self._by_dotted[parts[start:]].append((parts[:start], path))
 
@@ -293,8 +391,15 @@ def _module_parts(path: str) -> tuple[str, ...]:
     return tuple(folders) if stem == "__init__" else (*folders, stem)
 
 
+def _preferred(path: str, modules: Mapping[str, ModuleFacts]) -> str:
+    """Which of the files of one dotted name Python takes: the package, then the module, then a stub."""
+    stem = "/".join(_module_parts(path))
+    names = (f"{stem}/__init__.py", f"{stem}.py", f"{stem}/__init__.pyi", f"{stem}.pyi")
+    return next((name for name in names if name in modules), path)
+
+
 def _is_package(module: ModuleFacts) -> bool:
-    return module.path.rsplit("/", 1)[-1] == "__init__.py"
+    return module.path.rsplit("/", 1)[-1] in {"__init__.py", "__init__.pyi"}
 
 
 def _merge(orders: list[tuple[Class, ...]]) -> list[Class] | None:

@@ -36,6 +36,22 @@ def module_nodes(facts: ModuleFacts, text: str) -> tuple[list[Node], list[Edge]]
     return nodes, edges
 
 
+def failed_module(facts: ModuleFacts) -> Node:
+    """The node of a module that could not be parsed. `parse_error` is `<kind>`, or `<kind> at line <n>`."""
+    problem = facts.parse_problem
+    error = "" if problem is None else problem.kind + (f" at line {problem.line}" if problem.line else "")
+    return Node(
+        label="Module",
+        id=facts.id,
+        name=_module_name(facts.path),
+        path=facts.path,
+        start_line=1 if facts.line_count else 0,
+        end_line=facts.line_count,
+        language=LANGUAGE,
+        properties=(("parse_error", error), ("qualname", MODULE_QUALNAME)),
+    )
+
+
 def _label_ref(item: Definition) -> NodeRef:
     return NodeRef("Class" if isinstance(item, Class) else "Function", item.id)
 
@@ -126,5 +142,5 @@ def _begins_line(line: str) -> bool:
 
 def _module_name(path: str) -> str:
     """The last part of a module's name; of a package its folder's."""
-    parts = path.removesuffix(".pyi").removesuffix(".py").split("/")
+    parts = path.removesuffix(".pyi").removesuffix(".pyw").removesuffix(".py").split("/")
     return parts[-2] if parts[-1] == "__init__" and len(parts) > 1 else parts[-1]
