@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import Final
 
 from schemas.bundle import BundleUsage, ContextBundle, LayerReport, context_hash
-from schemas.codes import CONTENT_LAYERS, PARTS, LayerReason, LayerStatus, PartName
+from schemas.codes import CONTENT_LAYERS, LAYERS, PARTS, LayerReason, LayerStatus, PartName
 from schemas.usage import (
     LayerOutcome,
     OverheadTokens,
@@ -142,6 +142,7 @@ def usage_event(
 ) -> UsageEvent:
     """The event that goes with the bundle; the only place where clocks show."""
     request, finished = frame.request, sealed.finished
+    reserved = plan.requested.as_layers()
     return UsageEvent(
         event_id=usage_event_id(request.project_id, request.request_id, generation),
         timestamp=timestamp,
@@ -156,7 +157,7 @@ def usage_event(
         usage=finished.usage,
         requested_total=plan.requested.total,
         overhead=finished.overhead,
-        reserved=plan.requested.as_layers(),
+        reserved={layer: reserved[layer] for layer in LAYERS},
         statuses={layer: _outcome(report.status, report.reason) for layer, report in sealed.layers.items()},
         timings_ms=timings_ms,
         exact=finished.sealed.is_exact,

@@ -1,22 +1,125 @@
 """The peer that the worker is measured against: the same contractual work, written straight down.
 
-`full` validates the request, counts the joined text once, puts the outcome if absent and produces twice;
-`bare` only consumes and produces. Both commit every half second.
+`full` validates the request, digests what it means, counts the joined text once, writes the bundle and the
+usage event (the very bytes of the worker for such a request, times apart), puts both if absent, compressed,
+and produces twice with the contract's headers; `bare` only consumes and produces. Both commit every half
+second.
 """
 
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 import sqlite3
 import sys
 import time
+from datetime import UTC, datetime
 from typing import Any
 
+import cramjam
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 
 from schemas.request import AssemblyRequest
-from worker.budget.tokens import counter_for
+from worker.budget.layers import default_layers
+from worker.budget.tokens import TokenCounter, counter_for
+
+WINDOW, FRAMING = 128_000, 16
+RESERVED = default_layers(WINDOW)
+OFF = {"graph", "semantic"}
+NOTHING = {
+    layer: {"status": "off", "reason": "subject_gated"}
+    if layer in OFF
+    else {"status": "empty", "reason": "no_data"}
+    for layer in RESERVED
+    if layer not in {"user", "output"}
+}
+COUNTS = dict.fromkeys(
+    (
+        "unknown_fields",
+        "naive_times",
+        "escaped_delimiters",
+        "fragments_considered",
+        "fragments_kept",
+        "fragments_dropped",
+    ),
+    0,
+)
+
+
+def compact(value: object) -> bytes:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+def sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def instant(value: datetime) -> str:
+    return value.isoformat().replace("+00:00", "Z")
+
+
+def answer(request: AssemblyRequest, counter: TokenCounter, timestamp_ms: int) -> tuple[bytes, bytes]:
+    """The bundle and the usage event of a request that holds a message and nothing else."""
+    started = time.perf_counter()
+    text = request.user_message
+    tokens = counter.count(text)
+    statuses = {**NOTHING, "user": {"status": "ok"}}
+    spent = {**dict.fromkeys(RESERVED, 0), "user": tokens}
+    usage = {
+        "total": WINDOW - FRAMING,
+        "spent": tokens,
+        "remaining": WINDOW - FRAMING - tokens,
+        "layers": {name: {"budget": budget, "spent": spent[name]} for name, budget in RESERVED.items()},
+    }
+    overhead = {"client": 0, "framing": FRAMING, "preamble": 0}
+    bundle = {
+        "schema_version": "1.0",
+        "kind": "bundle",
+        "request_id": request.request_id,
+        "project_id": request.project_id,
+        "volk": request.volk,
+        "subject": request.subject,
+        "task_type": "DOCUMENT",
+        "status": "complete",
+        "messages": [{"role": "user", "content": text}],
+        "layers": {
+            layer: {
+                **status,
+                "tokens": spent[layer],
+                "budget_tokens": RESERVED[layer],
+                "reserved_tokens": RESERVED[layer],
+                "fragments": 0,
+            }
+            for layer, status in statuses.items()
+        },
+        "usage": {**usage, "overhead": overhead, "exact": True},
+        "context_hash": sha256(compact([{"content": text, "role": "user"}])),
+        "assembled_at": instant(datetime.fromtimestamp(timestamp_ms / 1_000, UTC)),
+    }
+    event = {
+        "schema_version": "1.0",
+        "kind": "usage",
+        "event_id": sha256(compact([request.project_id, request.request_id, 0]))[:26],
+        "timestamp": instant(datetime.now(UTC)),
+        "project_id": request.project_id,
+        "request_id": request.request_id,
+        "generation": 0,
+        "volk_alias": request.volk,
+        "subject": request.subject,
+        "model": "gpt-4o",
+        "outcome": "complete",
+        "usage": usage,
+        "requested_total": WINDOW,
+        "overhead": overhead,
+        "reserved": RESERVED,
+        "statuses": statuses,
+        "timings_ms": {"total": round((time.perf_counter() - started) * 1_000, 3)},
+        "exact": True,
+        "counts": COUNTS,
+        "thread_id": None,
+    }
+    return compact(bundle), compact(event)
 
 
 async def main(kind: str, bootstrap: str, prefix: str, database: str) -> None:
@@ -34,32 +137,37 @@ async def main(kind: str, bootstrap: str, prefix: str, database: str) -> None:
     connection = sqlite3.connect(database, isolation_level=None)
     connection.execute("PRAGMA journal_mode=WAL")
     connection.execute("PRAGMA synchronous=NORMAL")
-    connection.execute("CREATE TABLE IF NOT EXISTS outcomes (id TEXT PRIMARY KEY, body BLOB)")
+    connection.execute(
+        "CREATE TABLE outcomes (project TEXT, id TEXT, digest TEXT, record BLOB, PRIMARY KEY (project, id))"
+    )
     counter = counter_for("o200k_base")
     await consumer.start()
     await producer.start()
     pending: set[asyncio.Task[None]] = set()
     last_commit = time.monotonic()
 
-    async def work(body: bytes, key: bytes | None) -> None:
+    async def work(body: bytes, key: bytes | None, timestamp_ms: int) -> None:
         if kind == "bare":
             await (await producer.send(prefix + "bundles", body, key=key))
             return
         request = AssemblyRequest.model_validate_json(body)
-        text = request.system_prompt + request.user_message
-        reply = json.dumps(
-            {"kind": "bundle", "request_id": request.request_id, "tokens": counter.count(text), "text": text}
-        ).encode()
-        usage = json.dumps({"kind": "usage", "request_id": request.request_id}).encode()
-        connection.execute("INSERT OR IGNORE INTO outcomes VALUES (?, ?)", (request.request_id, reply))
-        await (await producer.send(prefix + "bundles", reply, key=key))
-        await (await producer.send(prefix + "usage", usage, key=key))
+        reply, usage = answer(request, counter, timestamp_ms)
+        record = bytes(cramjam.zstd.compress(reply + usage, 1))
+        connection.execute(
+            "INSERT OR IGNORE INTO outcomes VALUES (?, ?, ?, ?)",
+            (request.project_id, request.request_id, request.digest(), record),
+        )
+        headers = [("context-kind", b"bundle"), ("context-generation", b"0")]
+        await (await producer.send(prefix + "bundles", reply, key=key, headers=headers))
+        headers = [("context-kind", b"usage"), ("context-generation", b"0")]
+        key = request.project_id.encode()
+        await (await producer.send(prefix + "usage", usage, key=key, headers=headers))
 
     while True:
         batches = await consumer.getmany(timeout_ms=200)
         for records in batches.values():
             for record in records:
-                task = asyncio.create_task(work(record.value or b"", record.key))
+                task = asyncio.create_task(work(record.value or b"", record.key, record.timestamp))
                 pending.add(task)
                 task.add_done_callback(pending.discard)
         if pending:

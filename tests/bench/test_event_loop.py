@@ -1,43 +1,93 @@
-"""How long the event loop is held up by an assembly of 128k tokens from a megabyte of inline sources."""
+"""How long the event loop is held up by heavy assemblies, beside one tokenisation of what they become."""
 
 from __future__ import annotations
 
 import asyncio
 import time
+from pathlib import Path
+from typing import Any
 
 import pytest
 
+from schemas.bundle import to_wire
 from tests.support.assembling import assemble, assembler, wire_request
+from worker.budget.tokens import counter_for
 
-TEXT = "def retry(deadline: float) -> None:\n    while time() < deadline:\n        attempt()\n\n" * 4_000
+CODE = "def retry(deadline: float) -> None:\n    while time() < deadline:\n        attempt()\n\n" * 4_000
+HAN = "重试循环忽略了支付客户端的截止日期请解释原因并修复它" * 8_000
+EMOJI = "🚀👩‍💻🔥🧪" * 40_000
+SMALL = [{"id": f"m{number}", "text": f"fact {number} about the retry loop"} for number in range(4_000)]
+PATIENT = {"deadline_ms": 60_000, "layer_timeouts_ms": dict.fromkeys(("memory", "task", "artifacts"), 60_000)}
+TASK_WINDOW = {"total": 128_000, "layers": {"task": 90_000}}
 
 
-async def longest_gap(work: asyncio.Task[object]) -> float:
-    """Seconds between two turns of the loop, at the worst, until the work is done."""
-    worst = 0.0
+def sources(text: str) -> dict[str, Any]:
+    """About a megabyte of inline sources."""
+    return {
+        "payload": {"task_context": text},
+        "memory": {"summary": text, "items": [{"id": f"m{n}", "text": text[:20_000]} for n in range(5)]},
+        "artifacts": [{"id": f"a{n}", "stage": "s", "type": "t", "content": text[:50_000]} for n in range(4)],
+        "working": {"current_diff": text[:100_000]},
+        "budget": TASK_WINDOW,
+    }
+
+
+def huge_class(root: Path) -> None:
+    """One class of 4,000 methods."""
+    methods = (f"    def step_{n}(self, x: int) -> int:\n        return x + {n}\n" for n in range(4_000))
+    (root / "huge.py").write_text("class Huge:\n" + "\n".join(methods))
+
+
+CASES: dict[str, dict[str, Any]] = {
+    "code": sources(CODE),
+    "Han": sources(HAN),
+    "emoji": sources(EMOJI),
+    "40,000 Han in the message": {"user_message": HAN[:40_000]},
+    "40,000 emoji in the message": {"user_message": EMOJI[:40_000]},
+    "4,000 small fragments": {"memory": {"items": SMALL}, "budget": {"total": 128_000}},
+    "payload": {**sources(CODE), "include": ["messages", "payload"]},
+    "payload of 4,000": {"memory": {"items": SMALL}, "include": ["messages", "payload"]},
+    "payload_content": {**sources(CODE), "include": ["messages", "payload_content"]},
+    "a class of 4,000 methods": {"payload": {"files_created": ["huge.py"]}},
+}
+
+
+async def longest_hold(work: asyncio.Task[Any]) -> tuple[float, float]:
+    """Seconds between two turns of the loop, at the worst, until the work is done: all, and its own CPU.
+
+    The first also holds what other threads (the interpreter's lock) and other processes took.
+    """
+    worst = worst_cpu = 0.0
     while not work.done():
-        before = time.perf_counter()
+        before, before_cpu = time.perf_counter(), time.thread_time()
         await asyncio.sleep(0)
         worst = max(worst, time.perf_counter() - before)
-    return worst
+        worst_cpu = max(worst_cpu, time.thread_time() - before_cpu)
+    return worst, worst_cpu
 
 
-async def test_the_longest_time_that_the_loop_is_held_up(capsys: pytest.CaptureFixture[str]) -> None:
-    using = assembler()
-    request = wire_request(
-        user_message="Fix it.",
-        payload={"task_context": TEXT},
-        memory={"summary": TEXT, "items": [{"id": f"m{n}", "text": TEXT[:20_000]} for n in range(5)]},
-        artifacts=[{"id": f"a{n}", "stage": "s", "type": "t", "content": TEXT[:50_000]} for n in range(4)],
-        working={"current_diff": TEXT[:100_000]},
-        budget={"total": 128_000, "layers": {"task": 90_000}},
-        deadline_ms=60_000,
-        layer_timeouts_ms={"memory": 60_000, "task": 60_000, "artifacts": 60_000},
-    )
+async def test_the_longest_time_that_the_loop_is_held_up(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    huge_class(tmp_path)
+    using = assembler(roots={"p": (tmp_path,)})
+    counter = counter_for("o200k_base")
     await assemble(wire_request(), using)  # the vocabulary is read at the worker's start, not here
-    task = asyncio.create_task(assemble(request, using))
-    worst = await longest_gap(task)  # pyright: ignore[reportArgumentType]  # only `done` is asked
-    usage = (await task).bundle.usage
-    assert usage is not None
+    lines = [
+        f"{'(to reach: 50 ms)':28} {'tokens':>8} {'hold':>8} {'own CPU':>8}   hold over one tokenisation"
+    ]
+    for name, more in CASES.items():
+        request = wire_request(**{"user_message": "Fix it.", **PATIENT, **more})
+        task = asyncio.create_task(assemble(request, using))
+        hold, hold_cpu = await longest_hold(task)
+        bundle = task.result().bundle
+        assert bundle.messages is not None
+        started = time.perf_counter()
+        tokens = sum(counter.count(message.content) for message in bundle.messages)
+        once = time.perf_counter() - started
+        lines.append(
+            f"{name:28} {tokens:8,} {hold * 1e3:5.0f} ms {hold_cpu * 1e3:5.0f} ms   {hold / once:.2f}"
+        )
+        assert to_wire(bundle)
     with capsys.disabled():
-        print(f"\n{usage.spent:,} tokens; longest hold of the loop {worst * 1e3:.0f} ms (to reach: 50)")  # noqa: T201
+        print("", *lines, sep="\n")  # noqa: T201

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import sys
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -64,16 +66,38 @@ async def microseconds_per_request(pid: int, topics: Topics) -> float:
     return (cpu_seconds(pid) - before) / REQUESTS * 1e6
 
 
+def without_times(value: bytes) -> dict[str, Any]:
+    """A published value as it is on every run."""
+    body = json.loads(value)
+    return {
+        name: item for name, item in body.items() if name not in {"timestamp", "timings_ms", "assembled_at"}
+    }
+
+
+async def published(topics: Topics) -> list[dict[str, Any]]:
+    """The bundle and the usage event of the last request, as the plain loop must write them too."""
+    await topics.read_until("usage", lambda p: len(p.records) > REQUESTS, seconds=60)
+    found: list[dict[str, Any]] = []
+    for topic in ("bundles", "usage"):
+        records = (await topics.read_all(topic)).records
+        found += [
+            without_times(record.value) for record in records if b'"r%d"' % (REQUESTS - 1) in record.value
+        ]
+    return found
+
+
 async def test_worker_cpu_over_a_plain_loop(
     embedded: EmbeddedBroker, namespace: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     figures: dict[str, float] = {}
+    answers: dict[str, list[dict[str, Any]]] = {}
     for kind in ("bare", "full", "worker"):
         mode = Mode(
             name="embedded",
             bootstrap=embedded.bootstrap_servers,
             prefix=f"{namespace}{kind}.",
             group=f"g-{namespace}",
+            session_timeout_ms=10_000,
             environment={
                 "WORKER_KAFKA__IDEMPOTENT_PRODUCER": "false",
                 "WORKER_OUTCOMES__SQLITE_PATH": str(tmp_path / "worker.db"),
@@ -87,9 +111,12 @@ async def test_worker_cpu_over_a_plain_loop(
                 async with workers(mode, tmp_path) as start:
                     worker = await start()
                     figures[kind] = await microseconds_per_request(worker.process.pid, topics)
+                    answers[kind] = await published(topics)
             else:
                 async with plain_loop(kind, mode, tmp_path) as pid:
                     figures[kind] = await microseconds_per_request(pid, topics)
+                    if kind == "full":
+                        answers[kind] = await published(topics)
     with capsys.disabled():
         print(f"\nCPU per request ({REQUESTS} requests of {len(MESSAGE)} characters)")  # noqa: T201
         for kind, figure in figures.items():
@@ -97,3 +124,4 @@ async def test_worker_cpu_over_a_plain_loop(
         print(f"  worker / full loop {figures['worker'] / figures['full']:.2f} (to reach: 1.7)")  # noqa: T201
         print(f"  worker / bare loop {figures['worker'] / figures['bare']:.2f}")  # noqa: T201
     assert all(figure > 0 for figure in figures.values())
+    assert answers["full"] == answers["worker"]

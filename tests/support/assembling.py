@@ -7,6 +7,7 @@ import hashlib
 import json
 import random
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,12 +26,12 @@ ROOT = Path(__file__).parents[2]
 AS_OF = "2026-01-02T03:04:05Z"
 
 
-def settings() -> Settings:
-    return Settings(content=Content(roots={"hostile": (ROOT,), "p": (ROOT,)}))
+def settings(roots: Mapping[str, tuple[Path, ...]] | None = None) -> Settings:
+    return Settings(content=Content(roots=dict(roots or {"hostile": (ROOT,), "p": (ROOT,)})))
 
 
-def assembler() -> Assembler:
-    return build_assembler(settings(), Telemetry())
+def assembler(roots: Mapping[str, tuple[Path, ...]] | None = None) -> Assembler:
+    return build_assembler(settings(roots), Telemetry())
 
 
 def wire_request(**more: Any) -> AssemblyRequest:
