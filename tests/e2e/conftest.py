@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from tests.support.cluster import Mode, Topics
+from tests.support.cluster import Mode, Topics, embedded_mode, services_mode
 from worker.kafka.embedded import EmbeddedBroker
 
 
@@ -16,24 +16,11 @@ from worker.kafka.embedded import EmbeddedBroker
 def mode(request: pytest.FixtureRequest, namespace: str, tmp_path: Path) -> Mode:
     if request.param == "embedded":
         broker: EmbeddedBroker = request.getfixturevalue("embedded")
-        bootstrap = broker.bootstrap_servers
-        environment = {
-            "WORKER_KAFKA__IDEMPOTENT_PRODUCER": "false",
-            "WORKER_OUTCOMES__SQLITE_PATH": str(tmp_path / "outcomes.db"),
-        }
-    else:
-        bootstrap = request.getfixturevalue("kafka_bootstrap")
-        environment = {
-            "WORKER_OUTCOMES__STORE": "redis",
-            "WORKER_OUTCOMES__REDIS_URL": request.getfixturevalue("redis_url"),
-            "WORKER_OUTCOMES__KEY_PREFIX": namespace,
-        }
-    return Mode(
-        name=request.param,
-        bootstrap=bootstrap,
-        prefix=f"{namespace}.",
-        group=f"g-{namespace}",
-        environment=environment,
+        return embedded_mode(broker.bootstrap_servers, namespace=namespace, folder=tmp_path)
+    return services_mode(
+        request.getfixturevalue("kafka_bootstrap"),
+        namespace=namespace,
+        redis_url=request.getfixturevalue("redis_url"),
     )
 
 

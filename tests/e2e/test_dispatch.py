@@ -234,6 +234,36 @@ async def test_a_worker_can_be_stopped_while_it_waits_for_a_broker(topic: str, l
         assert one.health.not_ready[-1] == "stopped"
 
 
+async def test_a_bad_deploy_leaves_what_is_in_work_to_the_next_version(broker: str, topic: str, ledger: Path):
+    await create_topics(broker, topic)
+    await send(broker, topic, [b"good", b"held", *numbered(25)])
+    async with running(broker, topic, ledger=ledger, max_in_flight=8) as one:
+        cancelled = asyncio.Event()
+
+        async def hold(record: InboundRecord) -> Handled:
+            try:
+                await asyncio.Event().wait()
+            finally:
+                cancelled.set()
+            return Handled()
+
+        async def fail(record: InboundRecord) -> Handled:
+            return Handled(code="internal_error")
+
+        one.handler.script.update({b"held": hold, **dict.fromkeys(numbered(25), fail)})
+        # By itself: nobody asks it to stop.
+        assert await asyncio.wait_for(asyncio.shield(one.task), 30) is ExitCode.BAD_DEPLOY
+        assert cancelled.is_set()
+        assert b"held" not in {record.value for record in one.handler.ended}
+    assert await committed(broker, topic, topic) == 1
+    async with running(broker, topic, ledger=ledger) as mended:
+        await until_committed(broker, topic, topic, 27)
+        assert next(record.value for record in mended.handler.ended) == b"held"
+    answered = [record.value for record in await read_all(broker, f"{topic}.replies")]
+    assert set(answered) == {b"good", b"held", *numbered(25)}
+    assert answered.count(b"held") == 1
+
+
 # --- Publishing --------------------------------------------------------------------------------------
 
 

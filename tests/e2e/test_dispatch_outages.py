@@ -41,22 +41,29 @@ def services(folder: Path, *arguments: str) -> str:
     return subprocess.run(command, check=True, capture_output=True, text=True, timeout=200).stdout
 
 
-@pytest.fixture
-def own_kafka(tmp_path: Path) -> Generator[tuple[str, Callable[[str], Awaitable[None]]]]:
-    """The address of a real Kafka of the test's own, and `do` to pause, continue, stop or start it."""
-    folder = tmp_path / "services"
+@pytest.fixture(scope="module")
+def kafka_folder(tmp_path_factory: pytest.TempPathFactory) -> Generator[Path]:
+    """Where a real Kafka of this file's own runs: what is frozen and ended here must serve nobody else."""
+    folder = tmp_path_factory.mktemp("services")
     services(folder, "up", "kafka")
-
-    async def do(command: str) -> None:
-        await asyncio.to_thread(services, folder, command, "kafka")
-
     try:
-        exported = dict(
-            line.removeprefix("export ").split("=", 1) for line in services(folder, "env").splitlines()
-        )
-        yield exported["CONTEXT_TEST_KAFKA"], do
+        yield folder
     finally:
         services(folder, "down")
+
+
+@pytest.fixture
+def own_kafka(kafka_folder: Path) -> Generator[tuple[str, Callable[[str], Awaitable[None]]]]:
+    """The address of a real Kafka of the file's own, and `do` to pause, continue, stop or start it."""
+
+    async def do(command: str) -> None:
+        await asyncio.to_thread(services, kafka_folder, command, "kafka")
+
+    exported = dict(
+        line.removeprefix("export ").split("=", 1) for line in services(kafka_folder, "env").splitlines()
+    )
+    yield exported["CONTEXT_TEST_KAFKA"], do
+    services(kafka_folder, "continue", "kafka")  # after a test that failed while it was frozen
 
 
 @pytest.fixture(params=["embedded", pytest.param("kafka", marks=pytest.mark.services)])

@@ -41,60 +41,6 @@ async def test_requests_become_bundles_with_usage(mode: Mode, topics: Topics, tm
     assert [line["request_id"] for line in lines] == ["r1"]
 
 
-async def test_poison_between_good_records_stops_nothing(mode: Mode, topics: Topics, tmp_path: Path) -> None:
-    poison: list[bytes] = [
-        b"{not json",
-        b"\xff\xfe\x00",
-        b'{"request_id": "nan", "project_id": "p", "volk": NaN}',
-        b'{"request_id": "nul\\u0000"}',
-        b'{"request_id": "surrogate", "project_id": "p", "user_message": "\\ud800"}',
-        b'{"a":' * 5_000 + b"1" + b"}" * 5_000,
-        b'{"request_id": "missing", "project_id": "p"}',
-        b'{"request_id": "type", "project_id": "p", "volk": 1, "subject": 2, "user_message": 3}',
-        b"[]",
-        b"null",
-        b"",
-        b'{"request_id": "v2", "project_id": "p", "schema_version": "2.0"}',
-    ]
-    async with workers(mode, tmp_path) as start:
-        await start()
-        for number, body in enumerate(poison):
-            await topics.send(request(number), partition=0)
-            await topics.send(
-                body,
-                partition=0,
-                headers=[
-                    ("correlation_id", b"\xff\xfe"),
-                    ("traceparent", b"\xff"),
-                    ("traceparent", b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"),
-                    ("x", b"\xff"),
-                ],
-            )
-        good = {f"r{number}" for number in range(len(poison))}
-        await topics.read_until("bundles", covers(good), seconds=90)
-        dead = await topics.read_until("dead-letters", lambda p: len(p.records) >= len(poison))
-        assert {record.value for record in dead.records} == set(poison)
-        for record in dead.records:
-            headers = dict(record.headers)
-            assert headers["context-dead-topic"] == f"{mode.prefix}requests".encode()
-            assert headers["context-dead-partition"] == b"0"
-            assert headers["context-dead-code"] in {
-                b"invalid_json",
-                b"invalid_encoding",
-                b"too_large",
-                b"invalid_request",
-                b"unsupported_version",
-            }
-            assert ("x", b"\xff") in record.headers
-        replies = (await topics.read_all("bundles")).by_outcome()
-        rejected = {
-            json.loads(values[0])["code"]
-            for key, values in replies.items()
-            if key[1] in {"nan", "surrogate", "missing", "type", "v2"}
-        }
-        assert rejected >= {"invalid_request", "unsupported_version"}
-
-
 async def test_the_same_request_thrice_at_once_on_two_workers_gets_the_same_bytes(
     mode: Mode, topics: Topics, tmp_path: Path
 ) -> None:

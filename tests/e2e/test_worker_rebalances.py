@@ -1,4 +1,4 @@
-"""Workers that come, go and lose their broker: every request ends once."""
+"""Workers that come and go: every request ends once."""
 
 from __future__ import annotations
 
@@ -12,11 +12,9 @@ from tests.support.cluster import (
     Mode,
     Topics,
     assert_each_ended_once,
-    covers,
     request,
     workers,
 )
-from worker.kafka.embedded import EmbeddedBroker
 
 pytestmark = [pytest.mark.timeout(240), pytest.mark.asyncio(loop_scope="session")]
 
@@ -58,30 +56,3 @@ async def test_sigterm_under_load_drains_and_nothing_is_redelivered(
         await start()
         outcomes = await assert_each_ended_once(topics, {f"r{number}" for number in range(200)})
         assert max(len(values) for values in outcomes.values()) == 1
-
-
-async def test_a_worker_waits_for_a_broker_that_is_away_and_loses_nothing(
-    embedded: EmbeddedBroker, namespace: str, tmp_path: Path
-) -> None:
-    mode = Mode(
-        name="embedded",
-        bootstrap=embedded.bootstrap_servers,
-        prefix=f"{namespace}.",
-        group=f"g-{namespace}",
-        environment={
-            "WORKER_KAFKA__IDEMPOTENT_PRODUCER": "false",
-            "WORKER_OUTCOMES__SQLITE_PATH": str(tmp_path / "outcomes.db"),
-        },
-    )
-    async with Topics(mode) as topics, workers(mode, tmp_path) as start:
-        await start()
-        await topics.send(request(1))
-        await topics.read_until("bundles", covers({"r1"}))
-        embedded.pause()
-        try:
-            await asyncio.sleep(8)  # the outage itself: longer than the worker's session
-        finally:
-            embedded.resume()
-        for number in range(2, 12):
-            await topics.send(request(number))
-        await assert_each_ended_once(topics, {f"r{number}" for number in range(1, 12)})

@@ -33,6 +33,39 @@ class Mode:
     prefix: str
     group: str
     environment: dict[str, str]
+    session_timeout_ms: int
+    """What a killed worker's successor waits for."""
+
+
+def embedded_mode(bootstrap: str, *, namespace: str, folder: Path) -> Mode:
+    """The embedded broker and SQLite."""
+    return Mode(
+        name="embedded",
+        bootstrap=bootstrap,
+        prefix=f"{namespace}.",
+        group=f"g-{namespace}",
+        environment={
+            "WORKER_KAFKA__IDEMPOTENT_PRODUCER": "false",
+            "WORKER_OUTCOMES__SQLITE_PATH": str(folder / "outcomes.db"),
+        },
+        session_timeout_ms=6_000,
+    )
+
+
+def services_mode(bootstrap: str, *, namespace: str, redis_url: str) -> Mode:
+    """A real Kafka and Redis."""
+    return Mode(
+        name="services",
+        bootstrap=bootstrap,
+        prefix=f"{namespace}.",
+        group=f"g-{namespace}",
+        environment={
+            "WORKER_OUTCOMES__STORE": "redis",
+            "WORKER_OUTCOMES__REDIS_URL": redis_url,
+            "WORKER_OUTCOMES__KEY_PREFIX": namespace,
+        },
+        session_timeout_ms=6_000,  # the shortest that Kafka takes
+    )
 
 
 @dataclass(kw_only=True)
@@ -73,7 +106,7 @@ async def workers(mode: Mode, tmp_path: Path) -> AsyncGenerator[Callable[..., An
                     "WORKER_KAFKA__BOOTSTRAP_SERVERS": json.dumps([mode.bootstrap]),
                     "WORKER_KAFKA__TOPIC_PREFIX": mode.prefix,
                     "WORKER_KAFKA__GROUP_ID": mode.group,
-                    "WORKER_KAFKA__SESSION_TIMEOUT_MS": "10000",
+                    "WORKER_KAFKA__SESSION_TIMEOUT_MS": str(mode.session_timeout_ms),
                     "WORKER_HTTP__PORT": "0",
                     "ORCHESTRATA_CONTEXT_USAGE_LOG": str(tmp_path / "usage.jsonl"),
                     **mode.environment,
@@ -119,7 +152,9 @@ class Topics:
 
     def __init__(self, mode: Mode) -> None:
         self._mode = mode
-        self._producer: Any = AIOKafkaProducer(bootstrap_servers=mode.bootstrap, acks="all", linger_ms=2)
+        self._producer: Any = AIOKafkaProducer(
+            bootstrap_servers=mode.bootstrap, acks="all", linger_ms=2, max_request_size=10_485_760
+        )
         self._consumers: dict[str, Any] = {}
         self._published: dict[str, Published] = defaultdict(Published)
 
@@ -139,15 +174,16 @@ class Topics:
         self,
         body: dict[str, Any] | bytes,
         *,
-        key: str = "p",
+        key: str | bytes = "p",
         headers: Iterable[tuple[str, bytes]] = (),
         partition: int | None = None,
-    ) -> None:
+    ) -> Any:
+        """Returns the metadata of the record, its offset among them."""
         value = body if isinstance(body, bytes) else json.dumps(body).encode()
-        await self._producer.send_and_wait(
+        return await self._producer.send_and_wait(
             self._mode.prefix + "requests",
             value,
-            key=key.encode(),
+            key=key.encode() if isinstance(key, str) else key,
             headers=list(headers),
             partition=partition,
         )
@@ -203,8 +239,8 @@ class Topics:
 def _summary(published: Published) -> str:
     kinds: dict[str, int] = defaultdict(int)
     for record in published.records:
-        body: dict[str, Any] = json.loads(record.value) if record.value else {}
-        kinds[f"{body.get('kind')}/{body.get('code', body.get('status'))}"] += 1
+        headers = dict(record.headers)
+        kinds[str(headers.get("context-dead-code") or headers.get("context-kind"))] += 1
     return json.dumps(kinds)
 
 
@@ -232,8 +268,13 @@ def longer_than(records: int) -> Callable[[Published], bool]:
     return lambda published: len(published.records) > records
 
 
-async def assert_each_ended_once(topics: Topics, wanted: set[str]) -> dict[Any, list[bytes]]:
-    """Exactly one distinct outcome and usage event each; what was published again is byte-equal."""
+async def assert_each_ended_once(
+    topics: Topics, wanted: set[str], *, buried: Iterable[str] = ()
+) -> dict[Any, list[bytes]]:
+    """Exactly one distinct outcome and usage event each; what was published again is byte-equal.
+
+    Dead letters are there for `buried` and nobody else.
+    """
     await topics.read_until("bundles", covers(wanted), seconds=120)
     await topics.read_until("usage", covers(wanted), seconds=60)
     outcomes = (await topics.read_all("bundles")).by_outcome()
@@ -241,4 +282,7 @@ async def assert_each_ended_once(topics: Topics, wanted: set[str]) -> dict[Any, 
     assert {key[1] for key in outcomes} == wanted
     assert {key: len(set(values)) for key, values in outcomes.items()} == dict.fromkeys(outcomes, 1)
     assert {key: len(set(values)) for key, values in usages.items()} == dict.fromkeys(outcomes, 1)
+    letters = (await topics.read_all("dead-letters")).records
+    assert {json.loads(letter.value)["request_id"] for letter in letters} == set(buried)
+    assert len({(letter.value, tuple(letter.headers)) for letter in letters}) == len(set(buried))
     return outcomes
