@@ -14,16 +14,17 @@ from collections.abc import Coroutine
 from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar
 
 import typer
-from pydantic import ValidationError
 from rich.console import Console
 
 from schemas.times import parse_time
 from worker.errors import Rejected, Unavailable, WorkerError
 from worker.logs import configure_logs
-from worker.settings import Settings
+
+if TYPE_CHECKING:
+    from worker.wiring import Settings
 
 T = TypeVar("T")
 
@@ -67,12 +68,12 @@ def load_settings(*, is_service: bool = False) -> Settings:
 
     A command that does one thing speaks for itself, so only warnings and errors are logged beside it.
     """
+    from worker.wiring import read_settings  # noqa: PLC0415  # sources and tokenizers load only where needed
+
     try:
-        settings = Settings()
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        name = "WORKER_" + "__".join(str(part).upper() for part in first["loc"])
-        fail(f"{name}: {first['msg']}")
+        settings = read_settings()
+    except ValueError as error:
+        fail(str(error))
     level = settings.log_level if is_service or settings.log_level == "error" else "warning"
     configure_logs(level=level, log_format=settings.log_format)
     return settings
@@ -118,7 +119,7 @@ def run(
 
     Example: `WORKER_KAFKA__BOOTSTRAP_SERVERS='["127.0.0.1:9092"]' context-worker run`
     """
-    from worker.wiring import run_service  # noqa: PLC0415  # brokers and stores load only where they are used
+    from worker.wiring_kafka import run_service  # noqa: PLC0415  # brokers and stores load only where they are used
 
     if port is not None and not embedded:
         fail("--port belongs to --embedded")
@@ -180,7 +181,7 @@ def send(
     Example: `echo '{"request_id": "r1", "project_id": "shop", "volk": "smith", "subject": "chat",
     "user_message": "Hello"}' | context-worker send -`
     """
-    from worker.wiring import send_once  # noqa: PLC0415  # as above
+    from worker.wiring_kafka import send_once  # noqa: PLC0415  # as above
 
     body = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
     reply = asyncio.run(send_once(load_settings(), body, timeout_seconds=timeout_seconds))
@@ -246,7 +247,7 @@ def dead_letters_list(
     """
     from worker.dead_letter_views import as_row, letter_table  # noqa: PLC0415  # as above
     from worker.kafka.dead_letters import Selection, list_dead_letters  # noqa: PLC0415  # as above
-    from worker.wiring import dead_letter_topic  # noqa: PLC0415  # as above
+    from worker.wiring_kafka import dead_letter_topic  # noqa: PLC0415  # as above
 
     selection = Selection(code=code, project_id=project, since=_instant(since))
     letters = asyncio.run(_reaching(list_dead_letters(dead_letter_topic(load_settings()), selection)))
@@ -264,7 +265,7 @@ def dead_letters_show(
     """Show one dead letter as JSON: why, from where, its headers, its body, its traceback."""
     from worker.dead_letter_views import as_document  # noqa: PLC0415  # as above
     from worker.kafka.dead_letters import show_dead_letter  # noqa: PLC0415  # as above
-    from worker.wiring import dead_letter_topic  # noqa: PLC0415  # as above
+    from worker.wiring_kafka import dead_letter_topic  # noqa: PLC0415  # as above
 
     letter = asyncio.run(_reaching(show_dead_letter(dead_letter_topic(load_settings()), letter_id)))
     if letter is None:
@@ -293,7 +294,7 @@ def dead_letters_redrive(
     """
     from worker.dead_letter_views import redriven_table  # noqa: PLC0415  # as above
     from worker.kafka.dead_letters import Selection, redrive  # noqa: PLC0415  # as above
-    from worker.wiring import dead_letter_topic, redrivable_topics  # noqa: PLC0415  # as above
+    from worker.wiring_kafka import dead_letter_topic, redrivable_topics  # noqa: PLC0415  # as above
 
     settings = load_settings()
     selection = Selection(code=code, project_id=project, since=_instant(since), ids=frozenset(ids or ()))

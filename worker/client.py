@@ -31,6 +31,7 @@ from schemas.request import AssemblyRequest
 from schemas.topics import DEFAULT_PREFIX, topic_name
 from schemas.usage import UsageEvent
 from worker.kafka_clients import Consumer, Producer, Record, started_producer, whole_topic
+from worker.logs import mask_url
 
 _CORRELATION_ID: Final = "correlation_id"
 _REPLY_TO: Final = "reply_to"
@@ -219,7 +220,7 @@ class ContextClient:
             url = f"{base}/projects/{reference.project_id}/bundles/{reference.digest}"
         body = await asyncio.to_thread(_fetch, url, self._http_token, min(timeout_seconds, _FETCH_SECONDS))
         if hashlib.sha256(body).hexdigest() != reference.digest:
-            raise BundleNotFetched(f"{url} gave other bytes than the reference names")
+            raise BundleNotFetched(f"{mask_url(url)} gave other bytes than the reference names")
         return ContextBundle.model_validate_json(body)
 
     # --- Usage -----------------------------------------------------------------------------------
@@ -295,7 +296,7 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
 
 def _fetch(url: str, token: str | None, timeout_seconds: float) -> bytes:
     if not url.startswith(("http://", "https://")):
-        raise BundleNotFetched(f"{url!r} is no HTTP address")
+        raise BundleNotFetched(f"{mask_url(url)!r} is no HTTP address")
     headers = {} if token is None else {"Authorization": f"Bearer {token}"}
     # No proxies either: a bundle lies within the same network, and the token is no proxy's business.
     opener = urllib.request.build_opener(_NoRedirects, urllib.request.ProxyHandler({}))
@@ -305,6 +306,6 @@ def _fetch(url: str, token: str | None, timeout_seconds: float) -> bytes:
             return response.read()
     except urllib.error.HTTPError as error:
         error.close()
-        raise BundleNotFetched(f"{url} answered {error.code}") from None
+        raise BundleNotFetched(f"{mask_url(url)} answered {error.code}") from None
     except OSError as error:
-        raise BundleNotFetched(f"{url} could not be fetched: {error}") from error
+        raise BundleNotFetched(f"{mask_url(url)} could not be fetched: {error}") from error

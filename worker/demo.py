@@ -19,10 +19,9 @@ import worker
 from worker.client import ContextClient
 from worker.demo_requests import HANG_MARK, PROJECT, demo_requests
 from worker.kafka.embedded import embedded_broker
-from worker.settings import Content, Http, Kafka, Outcomes, Settings
 from worker.usage.log import aggregate_usage, read_usage_records
 from worker.usage.report import render_report
-from worker.wiring import embedded_settings, start_worker
+from worker.wiring_kafka import demo_settings, start_worker
 
 BAR_CELLS: Final = 24
 REPLY_SECONDS: Final = 20.0
@@ -46,7 +45,12 @@ async def run_demo(console: Console) -> int:
         console.print("[bold]starting[/] the embedded broker …", end=" ")
         async with embedded_broker() as broker:
             console.print(f"[green]up[/] at {broker.bootstrap_servers}")
-            settings = demo_settings(root, home, broker.bootstrap_servers)
+            settings = demo_settings(
+                roots={PROJECT: (root,)},
+                home=home,
+                bootstrap_servers=broker.bootstrap_servers,
+                failpoints=f"provider.memory=hang@{HANG_MARK}",
+            )
             console.print(
                 "[bold]starting[/] the worker (a new consumer group takes about three seconds) …", end=" "
             )
@@ -58,18 +62,6 @@ async def run_demo(console: Console) -> int:
         console.print(Panel(render_report(aggregate_usage(lines)), title="usage totals", title_align="left"))
     console.print(f"everything stopped; {answered} requests answered in {perf_counter() - started:.1f} s")
     return 0
-
-
-def demo_settings(root: Path, home: Path, bootstrap: str) -> Settings:
-    """Everything on loopback and in a scratch directory; one source hangs for the request that says so."""
-    settings = Settings(
-        kafka=Kafka(group_id="context-demo"),
-        outcomes=Outcomes(sqlite_path=home / "outcomes.db"),
-        http=Http(port=0),
-        content=Content(roots={PROJECT: (root,)}),
-        failpoints=f"provider.memory=hang@{HANG_MARK}",
-    )
-    return embedded_settings(settings, bootstrap)
 
 
 async def _play(console: Console, client: ContextClient, root: Path) -> int:

@@ -6,6 +6,8 @@ import ast
 from pathlib import Path
 from typing import Any, Final
 
+from worker.budget.tokens import counter_for
+
 PROJECT: Final = "demo"
 HANG_MARK: Final = "(the memory source hangs for this one)"
 
@@ -262,6 +264,7 @@ def _request(subject: str, volk: str, message: str, **more: Any) -> dict[str, An
 
 def inline_pack(root: Path, functions: dict[str, tuple[str, ...]]) -> str:
     """A pack file of real functions, best first: front matter, then one section a node."""
+    counter = counter_for("o200k_base")
     sections: list[str] = []
     for path, names in functions.items():
         source = (root / path).read_text()
@@ -270,7 +273,8 @@ def inline_pack(root: Path, functions: dict[str, tuple[str, ...]]) -> str:
             body = ast.get_source_segment(source, found[name]) or ""
             rank = len(sections) + 1
             mark = f"node: {path}::{name} | template: IMPLEMENT | rank: {rank} | score: {1 - rank / 20:.6f}"
+            tokens = counter.count(body)
             sections.append(
-                f"## function {name}\n<!-- {mark} | tokens: {len(body) // 4} -->\n````python\n{body}\n````\n"
+                f"## function {name}\n<!-- {mark} | tokens: {tokens} -->\n````python\n{body}\n````\n"
             )
     return f"---\npack_version: 1\nproject: {PROJECT}\n---\n" + "\n".join(sections)

@@ -9,13 +9,17 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.table import Table
 
 from worker.budget.tokens import counter_for
 from worker.errors import StoreUnavailable, Unavailable
-from worker.settings import Settings
+from worker.logs import mask_url
 from worker.usage.log import usage_log_path
+
+if TYPE_CHECKING:
+    from worker.wiring import Settings
 
 CHECK_SECONDS = 5.0
 
@@ -108,7 +112,7 @@ async def _tokenizers(settings: Settings) -> list[Finding]:
 
 
 async def _broker(settings: Settings) -> list[Finding]:
-    from worker.wiring import broker_version  # noqa: PLC0415  # doctor must start where a part is broken
+    from worker.wiring_kafka import broker_version  # noqa: PLC0415  # doctor must start where a part is broken
 
     servers = ", ".join(settings.kafka.bootstrap_servers)
     try:
@@ -126,10 +130,10 @@ async def _broker(settings: Settings) -> list[Finding]:
 
 
 async def _outcome_store(settings: Settings) -> list[Finding]:
-    from worker.wiring import build_store  # noqa: PLC0415  # as above
+    from worker.wiring_kafka import build_store  # noqa: PLC0415  # as above
 
     outcomes = settings.outcomes
-    where = str(outcomes.sqlite_path) if outcomes.store == "sqlite" else str(outcomes.redis_url)
+    where = str(outcomes.sqlite_path) if outcomes.store == "sqlite" else mask_url(str(outcomes.redis_url))
     store = build_store(settings)
     try:
         await store.check()

@@ -5,8 +5,21 @@ from __future__ import annotations
 import logging
 import sys
 from typing import Literal
+from urllib.parse import urlsplit, urlunsplit
 
 import structlog
+
+
+def mask_url(url: str) -> str:
+    """The URL as a person may see it: of user, password and query only that there are some."""
+    try:
+        parts = urlsplit(url)
+    except ValueError:  # nobody can say which part of it is the secret
+        return "***"
+    credentials, at, host = parts.netloc.rpartition("@")
+    user, colon, _ = credentials.partition(":")
+    masked = f"{user}:***" if colon else "***" if at else ""
+    return urlunsplit(parts._replace(netloc=f"{masked}{at}{host}", query="***" if parts.query else ""))
 
 
 def configure_logs(*, level: str, log_format: Literal["console", "json"]) -> None:

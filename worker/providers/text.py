@@ -10,6 +10,8 @@ from typing import Final
 
 import regex
 
+from worker.code.segments import fold as fold  # noqa: PLC0414 - one rule for code and prose, offered with the others
+
 LINE_CHARS: Final = 300
 """Longest line of a short rendering, in characters."""
 
@@ -18,11 +20,6 @@ _PIECE: Final = re.compile(r"\s+|\S{1,512}")
 _GRAPHEME: Final = regex.compile(r"\X")
 _BACKTICKS: Final = re.compile(r"`{3,}")
 _SENTENCE_END: Final = re.compile(r"[.!?](?=\s+[^\sa-z]|\s*$)|[。！？]")
-
-
-def fold(text: str) -> str:
-    """The text on one line: each run of white space becomes one blank, none at the ends."""
-    return " ".join(text.split())
 
 
 def cut(text: str, *, max_chars: int) -> str:
