@@ -56,10 +56,11 @@ class Adjacency:
         near = zip(self.kinds[start:end].tolist(), self.targets[start:end].tolist(), strict=True)
         return [target for kind, target in near if kind in kinds]
 
-    def has_any(self, nodes: NDArray[np.int64], kind: int) -> NDArray[np.bool_]:
-        """Whether each node has a half-edge of that kind: `(n_nodes,)`."""
-        passed = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(self.kinds == kind)])
-        return passed[self.starts[nodes + 1]] > passed[self.starts[nodes]]
+    def degrees(self, nodes: NDArray[np.int64], kinds: Collection[int]) -> NDArray[np.int32]:
+        """How many half-edges of those kinds each node has: `(n_nodes,)`."""
+        chosen = np.isin(self.kinds, np.array(sorted(kinds), dtype=np.int8))
+        passed = np.concatenate([np.zeros(1, dtype=np.int32), np.cumsum(chosen, dtype=np.int32)])
+        return passed[self.starts[nodes + 1]] - passed[self.starts[nodes]]
 
     def only(self, kinds: Collection[int]) -> Adjacency:
         """The half-edges of those kinds alone."""

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from worker.graph.adjacency import kind
+import numpy as np
+
 from worker.graph.expansion import expand
 from worker.graph.links import RequestLinks
 from worker.graph.snapshot import Snapshot
@@ -36,28 +37,24 @@ def rank_by_hops(
     penalties = _root_penalties(links, snapshot)
     if not penalties:
         return [], 0
-    weights = template.edge_weights()
-    reached = expand(snapshot, penalties, weights, max_hops=template.max_hops)
-    traces = (kind("TRACES_TO"), kind("TRACES_TO", backward=True))
-    recency = snapshot.history.recency.tolist()
-    newest = max(1, *recency)
-    files = snapshot.documents.files.tolist()
-    scored: list[tuple[float, str, int]] = []
-    for number, hop in zip(reached.nodes.tolist(), reached.hops.tolist(), strict=True):
-        document = int(snapshot.document_of_node[number])
-        if document < 0:
-            continue
-        degree = min(MAX_TRACES, len(snapshot.edges.of(number, traces)))
-        score = (
-            -HOP_WEIGHT * hop
-            + TRACE_WEIGHT * degree / MAX_TRACES
-            + TESTED_WEIGHT * bool(snapshot.documents.is_tested[document])
-            + RECENCY_WEIGHT * recency[files[document]] / newest
-            - AMBIGUITY_WEIGHT * penalties.get(number, 0.0)
-        )
-        scored.append((-round(score, 6), snapshot.nodes[number].id, number))
-    scored.sort()
-    return [(number, -negative) for negative, _, number in scored], reached.truncated
+    reached = expand(snapshot, penalties, template.edge_weights(), max_hops=template.max_hops)
+    places = snapshot.document_of_node[reached.nodes]
+    is_document = places >= 0
+    places, numbers = places[is_document], reached.nodes[is_document]
+    documents = snapshot.documents
+    recency = snapshot.history.recency
+    newest = max(1, int(recency.max(initial=0)))
+    doubts = np.array([penalties.get(number, 0.0) for number in numbers.tolist()], dtype=np.float64)
+    scores = np.round(
+        -HOP_WEIGHT * reached.hops[is_document]
+        + TRACE_WEIGHT * np.minimum(documents.trace_degrees[places], MAX_TRACES) / MAX_TRACES
+        + TESTED_WEIGHT * documents.is_tested[places]
+        + RECENCY_WEIGHT * recency[documents.files[places]] / newest
+        - AMBIGUITY_WEIGHT * doubts,
+        6,
+    )
+    order = np.lexsort((documents.tie_ranks[places], -scores))
+    return list(zip(numbers[order].tolist(), scores[order].tolist(), strict=True)), reached.truncated
 
 
 def _root_penalties(links: RequestLinks, snapshot: Snapshot) -> dict[int, float]:

@@ -14,7 +14,7 @@ from typing import Final, Literal
 
 from worker.graph.lexical import Query, query_of
 from worker.graph.model import NodeRef
-from worker.graph.snapshot import Snapshot, fold_name
+from worker.graph.snapshot import Snapshot
 
 LinkKind = Literal["traceback", "path", "qualified", "exact", "normalised", "word", "module", "payload"]
 
@@ -163,12 +163,11 @@ class _Linker:
 
     def link_id(self, mention: str) -> None:
         """The literal id of a requirement or decision."""
-        found = self._snapshot.names.exact.get(mention, ())
-        self._add(mention, "exact", [n for n in found if self._snapshot.nodes[n].id == mention])
+        self._add(mention, "exact", self._snapshot.names.literal(mention))
 
     def link_folded(self, mention: str) -> None:
         """A name written with dashes."""
-        self._add(mention, "normalised", self._snapshot.names.folded.get(fold_name(mention), ()))
+        self._add(mention, "normalised", self._snapshot.names.folded(mention))
 
     def link_name(self, mention: str, *, is_code: bool) -> None:
         """An identifier, or several joined by dots."""
@@ -184,9 +183,9 @@ class _Linker:
     def _link_part(self, name: str, *, is_code: bool) -> None:
         snapshot = self._snapshot
         is_code = is_code or _looks_like_code(name)
-        exact = snapshot.names.exact.get(name, ())
         if not is_code and len(name) < _MIN_WORD_CHARS:
             return
+        exact = snapshot.names.exact(name)
         modules = [n for n in exact if snapshot.nodes[n].label == "Module"]
         others = [n for n in exact if snapshot.nodes[n].label != "Module"]
         if modules:
@@ -194,13 +193,13 @@ class _Linker:
         if others:
             self._add(name, "exact" if is_code else "word", others)
         elif is_code:
-            self._add(name, "normalised", snapshot.names.folded.get(fold_name(name), ()))
+            self._add(name, "normalised", snapshot.names.folded(name))
 
     def _qualified(self, parts: Sequence[str]) -> list[int]:
         """Nodes with the last name, whose own outer names or module agree with the ones before it."""
         nodes = self._snapshot.nodes
         found: list[int] = []
-        for number in self._snapshot.names.exact.get(parts[-1], ()):
+        for number in self._snapshot.names.exact(parts[-1]):
             path, _, qualname = nodes[number].id.partition("::")
             outer = [*path.rpartition(".")[0].split("/"), *qualname.split(".")]
             if nodes[number].label == "Module":

@@ -15,9 +15,9 @@ from typing import Any, Final, cast
 import yaml
 
 from worker.graph.model import Node
-from worker.graph.packing import Packed, PackedNode, TextSizes, names_text, pack
+from worker.graph.packing import Packed, PackedNode, TextSizes, lists_text, pack
 from worker.graph.rendering import one_line, short_name
-from worker.graph.selection import EmptyReason, Selected, Selection
+from worker.graph.selection import EmptyReason, Selection
 from worker.graph.snapshot import Snapshot
 
 PACK_VERSION: Final = "1"
@@ -26,6 +26,7 @@ _MAX_MENTION_CHARS: Final = 60
 _SEPARATOR: Final = "\n\n"
 _ID: Final = re.compile(r"[^\x00-\x20\x7f](?:[^\x00-\x1f\x7f]{0,1022}[^\x00-\x20\x7f])?")
 _FIXED_POINT_ROUNDS: Final = 4
+_USUAL_FIGURES_TOKENS: Final = 27
 
 _REASONS: Final[Mapping[EmptyReason, str]] = {
     "graph_unavailable": "The graph could not be read, so nothing was selected.",
@@ -61,11 +62,10 @@ def write_pack(selection: Selection, snapshot: Snapshot, head: PackHead, *, size
     """
     if selection.reason is not None:
         return write_empty_pack(head, reason=selection.reason, sizes=sizes, selection=selection)
-    front = _front_matter(head, selection, spent_tokens=head.budget_tokens)
-    front_tokens = sizes.counter.count(front)
-    room = head.budget_tokens - front_tokens
-    packed = pack(selection, snapshot, SectionLines(sizes), budget_tokens=max(0, room), sizes=sizes)
-    bodies, lists = list(packed.bodies), names_text(packed)
+    front_tokens = sizes.counter.count(_front_matter(head, selection, spent_tokens=head.budget_tokens))
+    room = max(0, head.budget_tokens - front_tokens)
+    packed = pack(selection, snapshot, SectionLines(sizes), budget_tokens=room, sizes=sizes)
+    bodies, lists = list(packed.bodies), lists_text(packed)
     while True:
         text, spent = _spent(head, selection, _join(bodies, lists), sizes)
         if spent <= head.budget_tokens or not (bodies or lists):
@@ -88,31 +88,35 @@ def write_empty_pack(
 
 
 class SectionLines:
-    """The section of a pack file: heading, provenance line, fenced body."""
+    """The section of a pack file: heading, provenance line, fenced body. For one pack."""
 
     def __init__(self, sizes: TextSizes) -> None:
-        """Count with the counter of `sizes`."""
-        self._counter = sizes.counter
+        """Count with `sizes`."""
+        self._sizes = sizes
+        self._figures_tokens = _USUAL_FIGURES_TOKENS
 
     def __call__(
-        self, selected: Selected, rank: int, node: Node, *, body: str, body_tokens: int
+        self, number: int, node: Node, *, template: str, rank: int, score: float, body: str, body_tokens: int
     ) -> tuple[str, int]:
         """The section, whose provenance line says what the section itself costs, that line included."""
+        del number
         heading = f"## {node.label} {short_name(node)}\n"
-        if not is_citable(selected.ref.id):
+        if not is_citable(node.id):
             # It would not read back as provenance; the code is shown all the same.
-            return heading + body, self._counter.count(heading) + body_tokens
-        line = f"<!-- node: {selected.ref.id} | template: {selected.template} | rank: {rank}"
-        score = f" | score: {selected.score:.6f} | tokens: "
-        tokens = body_tokens
+            return heading + body, self._sizes.of(heading) + body_tokens
+        start = f"{heading}<!-- node: {node.id}"
+        # Encodings split before a blank between two other characters, so the two parts add up.
+        fixed_tokens = self._sizes.of(start) + body_tokens
+        tokens = fixed_tokens + self._figures_tokens
+        figures = ""
         for _ in range(_FIXED_POINT_ROUNDS):
             # The number stands in the text that it counts.
-            text = f"{heading}{line}{score}{tokens} -->\n"
-            counted = self._counter.count(text) + body_tokens
-            if counted == tokens:
+            figures = f" | template: {template} | rank: {rank} | score: {score:.6f} | tokens: {tokens} -->\n"
+            self._figures_tokens = self._sizes.counter.count(figures)
+            if fixed_tokens + self._figures_tokens == tokens:
                 break
-            tokens = max(tokens, counted)
-        return f"{heading}{line}{score}{tokens} -->\n{body}", tokens
+            tokens = fixed_tokens + self._figures_tokens
+        return f"{start}{figures}{body}", tokens
 
 
 def is_citable(node_id: str) -> bool:
@@ -136,7 +140,15 @@ def _spent(
     reason: EmptyReason | None = None,
 ) -> tuple[str, int]:
     """The whole text, whose front matter says what the whole text costs; and that number."""
+    # Encodings split between the front matter and what follows, so this is nearly always right at once.
     spent = head.budget_tokens
+    body_tokens = sizes.counter.count(body)
+    for _ in range(_FIXED_POINT_ROUNDS):
+        front = _front_matter(head, selection, spent_tokens=spent, reason=reason)
+        counted = sizes.counter.count(front) + body_tokens
+        if counted == spent:
+            break
+        spent = counted
     text = ""
     for _ in range(_FIXED_POINT_ROUNDS):
         text = _front_matter(head, selection, spent_tokens=spent, reason=reason) + body

@@ -13,26 +13,38 @@ from typing import Final, Protocol
 
 from worker.graph.model import Node
 from worker.graph.rendering import deepest_text, fenced, one_line, short_name
-from worker.graph.selection import Selected, Selection
+from worker.graph.selection import Selection
 from worker.graph.snapshot import Snapshot
 from worker.ports import TokenCounter
 
 NAMES_SHARE: Final = 0.08
 MAX_NAME_TOKENS: Final = 12
 MAX_NAMES: Final = 400
-MAX_TRIED: Final = 300
-"""Bodies looked at that did not fit, before the rest is left to the names."""
-_LEAST_SECTION_TOKENS: Final = 20
+MAX_TRIED: Final = 150
+"""Bodies that did not fit, after which the rest is left to the names."""
+
+NAMES_HEADING: Final = "## Related, by name only"
+CHANGES_HEADING: Final = "## Recent changes"
+PATTERNS_HEADING: Final = "## Similar patterns"
+
+_LEAST_SECTION_TOKENS: Final = 48
+"""A section with its provenance hardly ever takes less, so with less room there is no point in trying."""
+_LEAST_NAME_TOKENS: Final = 3
 _MAX_LISTED: Final = 3
+_MAX_LINE_CHARS: Final = 100
+_WHOLE_CHARS: Final = 16_384
+"""A body up to this long is counted whole even where it does not fit, to be known the next time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackedNode:
     """A node that is shown in full: its place in the ranking, its section and what that costs."""
 
-    selected: Selected
+    number: int
     rank: int
+    score: float
     node: Node
+    template: str
     text: str
     """As the section reads, without the blank line that separates it from the next."""
     tokens: int
@@ -40,11 +52,12 @@ class PackedNode:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NamedNode:
-    """A node that is only named."""
+class NamedFile:
+    """A file, and the nodes in it that are only named."""
 
-    selected: Selected
-    name: str
+    path: str
+    numbers: tuple[int, ...]
+    names: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,8 +65,8 @@ class Packed:
     """What fits of a selection."""
 
     bodies: tuple[PackedNode, ...]
-    names: tuple[tuple[str, tuple[NamedNode, ...]], ...]
-    """By file, in order of the best of each, the nodes that are only named."""
+    names: tuple[NamedFile, ...]
+    """In order of the best node of each file."""
     changes: tuple[str, ...]
     """Lines about recent commits."""
     patterns: tuple[str, ...]
@@ -61,14 +74,14 @@ class Packed:
     skipped: int
     """Nodes better than the worst that is shown in full, left out for their size."""
     tokens: int
-    """About what all of it costs, the frame around it included: never less than the joined text has."""
+    """What all of it costs, part by part; a joined text has no more, in the encodings that come packaged."""
 
 
 class SectionWriter(Protocol):
     """How a node's section reads, and what it costs."""
 
     def __call__(
-        self, selected: Selected, rank: int, node: Node, *, body: str, body_tokens: int
+        self, number: int, node: Node, *, template: str, rank: int, score: float, body: str, body_tokens: int
     ) -> tuple[str, int]:
         """The section's text, and its tokens with the blank line that separates it from the next.
 
@@ -87,15 +100,12 @@ class TextSizes:
         """Count with `counter`."""
         self.counter = counter
         self._bodies: dict[tuple[int, bool], int] = {}
-        self._names: dict[int, int] = {}
+        self._texts: dict[str, int] = {}
 
     def body(
         self, number: int, node: Node, *, keeps_docstring: bool, limit_tokens: int
     ) -> tuple[str, int] | None:
-        """A node's fenced body and its tokens, or None where it has none or takes more than the limit.
-
-        A body above the limit is counted no further than to it.
-        """
+        """A node's fenced body and its tokens, or None where it has none or takes more than the limit."""
         key = (number, keeps_docstring)
         tokens = self._bodies.get(key)
         if tokens is not None and tokens > limit_tokens:
@@ -105,17 +115,17 @@ class TextSizes:
             return None
         text = fenced(body)
         if tokens is None:
-            tokens = self.counter.count_up_to(f"{text}\n\n", limit_tokens)
-            if tokens > limit_tokens:
-                return None
-            self._bodies[key] = tokens
-        return text, tokens
+            if len(text) > _WHOLE_CHARS:
+                tokens = self.counter.count_up_to(f"{text}\n\n", limit_tokens)
+            else:
+                tokens = self._bodies[key] = self.counter.count(f"{text}\n\n")
+        return (text, tokens) if tokens <= limit_tokens else None
 
-    def name(self, number: int, name: str) -> int:
-        """Tokens of a node's bare name in a list."""
-        known = self._names.get(number)
+    def of(self, text: str) -> int:
+        """Tokens of a short text that comes often: a name, a path, the beginning of a provenance line."""
+        known = self._texts.get(text)
         if known is None:
-            known = self._names[number] = self.counter.count(f", {name}")
+            known = self._texts[text] = self.counter.count(text)
         return known
 
 
@@ -134,37 +144,34 @@ def pack(
     tried), and counting what was not counted before.
     """
     reserve = int(budget_tokens * names_share)
-    room = _Room(max(0, budget_tokens - reserve))
-    bodies: list[PackedNode] = []
-    rest: list[Selected] = []
-    misses = skipped = 0
-    keeps_docstring = selection.template.keeps_docstrings
-    for rank, item in enumerate(selection.selected):
-        node = snapshot.nodes[item.number]
-        if room.left < _LEAST_SECTION_TOKENS or misses >= MAX_TRIED or node.label == "Module":
-            rest.append(item)
-            continue
-        found = sizes.body(item.number, node, keeps_docstring=keeps_docstring, limit_tokens=room.left)
-        if found is not None:
-            text, tokens = write(item, rank, node, body=found[0], body_tokens=found[1])
-            if room.take(tokens):
-                skipped = misses
-                bodies.append(PackedNode(selected=item, rank=rank, node=node, text=text, tokens=tokens))
-                continue
-        misses += 1
-        rest.append(item)
-    room.left += min(reserve, budget_tokens)
-    changes = _lines(snapshot, selection.changes, room, sizes, _change_line)
-    patterns = _lines(snapshot, selection.patterns, room, sizes, _pattern_line)
-    names = _names(snapshot, rest, room, sizes)
+    room = _Room(budget_tokens - reserve)
+    bodies, rest, skipped = _bodies(selection, snapshot, write, room, sizes)
+    room.left += reserve
+    changes = _lines(snapshot, selection.changes, room, sizes, heading=CHANGES_HEADING, line_of=_change_line)
+    patterns = _lines(
+        snapshot, selection.patterns, room, sizes, heading=PATTERNS_HEADING, line_of=_pattern_line
+    )
     return Packed(
         bodies=tuple(bodies),
-        names=names,
         changes=changes,
         patterns=patterns,
+        names=_names(snapshot, rest, room, sizes),
         skipped=skipped,
         tokens=budget_tokens - room.left,
     )
+
+
+def lists_text(packed: Packed) -> str:
+    """What stands below the bodies; empty where there is nothing."""
+    parts: list[str] = []
+    if packed.changes:
+        parts.append("\n".join((CHANGES_HEADING, *packed.changes)))
+    if packed.patterns:
+        parts.append("\n".join((PATTERNS_HEADING, *packed.patterns)))
+    if packed.names:
+        lines = (f"{file.path}: {', '.join(file.names)}" for file in packed.names)
+        parts.append("\n".join((NAMES_HEADING, *lines)))
+    return "\n\n".join(parts)
 
 
 @dataclass(slots=True)
@@ -179,58 +186,73 @@ class _Room:
         return True
 
 
-def _names(
-    snapshot: Snapshot, rest: Iterable[Selected], room: _Room, sizes: TextSizes
-) -> tuple[tuple[str, tuple[NamedNode, ...]], ...]:
+def _bodies(
+    selection: Selection, snapshot: Snapshot, write: SectionWriter, room: _Room, sizes: TextSizes
+) -> tuple[list[PackedNode], list[int], int]:
+    """The nodes that fit in full, the numbers of the others, and how many better ones were skipped."""
+    bodies: list[PackedNode] = []
+    rest: list[int] = []
+    misses = skipped = 0
+    keeps_docstring = selection.template.keeps_docstrings
+    for rank, (number, score) in enumerate(selection.ranked):
+        if room.left < _LEAST_SECTION_TOKENS or misses >= MAX_TRIED:
+            rest += (number for number, _ in selection.ranked[rank : rank + MAX_NAMES])
+            break
+        node = snapshot.nodes[number]
+        found = None
+        if node.label != "Module":
+            found = sizes.body(number, node, keeps_docstring=keeps_docstring, limit_tokens=room.left)
+        if found is not None:
+            template = selection.template_of(number)
+            text, tokens = write(
+                number, node, template=template, rank=rank, score=score, body=found[0], body_tokens=found[1]
+            )
+            if room.take(tokens):
+                skipped = misses
+                bodies.append(
+                    PackedNode(
+                        number=number,
+                        rank=rank,
+                        score=score,
+                        node=node,
+                        template=template,
+                        text=text,
+                        tokens=tokens,
+                    )
+                )
+                continue
+        misses += node.label != "Module"
+        rest.append(number)
+    return bodies, rest, skipped
+
+
+def _names(snapshot: Snapshot, rest: Iterable[int], room: _Room, sizes: TextSizes) -> tuple[NamedFile, ...]:
     """The next candidates by file, as many as fit."""
-    by_path: dict[str, list[NamedNode]] = {}
-    heading = sizes.counter.count(f"{NAMES_HEADING}\n\n")
+    by_path: dict[str, list[tuple[int, str]]] = {}
+    heading = sizes.of(f"{NAMES_HEADING}\n") + sizes.of("\n\n")
     if not room.take(heading):
         return ()
-    for _, item in zip(range(MAX_NAMES), rest, strict=False):
-        node = snapshot.nodes[item.number]
-        if node.label == "Module" or not is_plain(node.path):
+    for _, number in zip(range(MAX_NAMES), rest, strict=False):
+        node = snapshot.nodes[number]
+        if node.label == "Module" or not (node.path and node.path.isprintable()):
             continue
         name = short_name(node)
-        tokens = sizes.name(item.number, name)
+        tokens = sizes.of(f", {name}")
         if tokens > MAX_NAME_TOKENS + 1:
             continue
-        path_tokens = 0
         if node.path not in by_path:
-            path_tokens = sizes.counter.count(f"{node.path}: \n") + 1
-        if not room.take(tokens + path_tokens):
-            if room.left < _LEAST_NAME_TOKENS:
-                break
-            continue
-        by_path.setdefault(node.path, []).append(NamedNode(selected=item, name=name))
+            # One more than the parts have: the line's end may merge with what stands before it.
+            tokens += sizes.of(f"{node.path}: \n") + 1
+        if room.take(tokens):
+            by_path.setdefault(node.path, []).append((number, name))
+        elif room.left < _LEAST_NAME_TOKENS:
+            break
     if not by_path:
         room.left += heading
-    return tuple((path, tuple(named)) for path, named in by_path.items())
-
-
-NAMES_HEADING: Final = "## Related, by name only"
-CHANGES_HEADING: Final = "## Recent changes"
-PATTERNS_HEADING: Final = "## Similar patterns"
-_LEAST_NAME_TOKENS: Final = 3
-_MAX_LINE_CHARS: Final = 100
-
-
-def is_plain(path: str) -> bool:
-    """Whether a path stands on one line as it is."""
-    return bool(path) and path.isprintable()
-
-
-def names_text(packed: Packed) -> str:
-    """The lists below the bodies; empty where there are none."""
-    parts: list[str] = []
-    if packed.changes:
-        parts.append("\n".join((CHANGES_HEADING, *packed.changes)))
-    if packed.patterns:
-        parts.append("\n".join((PATTERNS_HEADING, *packed.patterns)))
-    if packed.names:
-        lines = (f"{path}: {', '.join(n.name for n in named)}" for path, named in packed.names)
-        parts.append("\n".join((NAMES_HEADING, *lines)))
-    return "\n\n".join(parts)
+    return tuple(
+        NamedFile(path=path, numbers=tuple(n for n, _ in named), names=tuple(name for _, name in named))
+        for path, named in by_path.items()
+    )
 
 
 def _lines(
@@ -238,24 +260,23 @@ def _lines(
     numbers: Sequence[int],
     room: _Room,
     sizes: TextSizes,
+    *,
+    heading: str,
     line_of: Callable[[Node], str],
 ) -> tuple[str, ...]:
-    """At most three lines, none of them long, as far as a third of the room allows."""
-    room_for_lines = room.left // 3
+    """At most three lines, as far as a sixth of the room allows."""
+    allowed = room.left // 6
     lines: list[str] = []
-    heading = _HEADING_TOKENS
+    tokens = sizes.of(f"{heading}\n") + sizes.of("\n\n")
     for number in numbers[:_MAX_LISTED]:
         line = line_of(snapshot.nodes[number])
-        tokens = sizes.counter.count(f"{line}\n") + heading
-        if tokens > room_for_lines or not room.take(tokens):
+        tokens += sizes.of(f"{line}\n")
+        if tokens > allowed or not room.take(tokens):
             break
-        room_for_lines -= tokens
-        heading = 0
+        allowed -= tokens
+        tokens = 0
         lines.append(line)
     return tuple(lines)
-
-
-_HEADING_TOKENS: Final = 8
 
 
 def _change_line(node: Node) -> str:

@@ -17,6 +17,7 @@ NAME_DEPTH: Final = 0
 
 Depth = Literal[0, 3, 7, 9]
 
+_LANGUAGE: Final = re.compile(r"[A-Za-z0-9_+-]{0,40}")
 _BACKTICKS: Final = re.compile(r"`{3,}")
 
 
@@ -48,15 +49,19 @@ def texts_of(node: Node, *, keeps_docstring: bool) -> tuple[NodeText, ...]:
 
 def deepest_text(node: Node, *, keeps_docstring: bool) -> NodeText | None:
     """The rendering that a body is packed as; None where the node has no text."""
-    first = texts_of(node, keeps_docstring=keeps_docstring)[0]
-    return first if first.depth >= CODE_DEPTH else None
+    if keeps_docstring and node.docstring_span != NO_SPAN:
+        return _fenced(node, FULL_DEPTH, node.text.strip("\n"))
+    code = text_without_docstring(node).strip("\n")
+    return _fenced(node, CODE_DEPTH, code) if code else None
 
 
 def fenced(item: NodeText) -> str:
     """The text in a fence that nothing in it closes, without a newline at the end; a line as it is."""
     if not item.is_fenced:
         return item.text
-    longest = max((len(run) for run in _BACKTICKS.findall(item.text)), default=2)
+    longest = 2
+    if "```" in item.text:
+        longest = max(len(run) for run in _BACKTICKS.findall(item.text))
     fence = "`" * (longest + 1)
     return f"{fence}{item.language}\n{item.text}\n{fence}"
 
@@ -79,5 +84,5 @@ def one_line(text: str) -> str:
 
 
 def _fenced(node: Node, depth: Depth, text: str) -> NodeText:
-    language = node.language if re.fullmatch(r"[A-Za-z0-9_+-]*", node.language) else ""
+    language = node.language if _LANGUAGE.fullmatch(node.language) else ""
     return NodeText(depth=depth, text=text, language=language, is_fenced=True)

@@ -6,7 +6,7 @@ A pure function; no model takes part. `graph` ranks every document by words, nam
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
@@ -26,7 +26,7 @@ from worker.graph.templates import TEMPLATES, Companion, Template
 Ranking = Literal["graph", "hop"]
 EmptyReason = Literal["graph_unavailable", "not_indexed", "nothing_found"]
 
-MAX_RANKED: Final = 1_500
+MAX_RANKED: Final = 2_000
 """Nodes that a selection holds; budgets are full long before."""
 LEXICAL_LINKS: Final = 25
 MAX_CHANGES: Final = 5
@@ -56,20 +56,6 @@ _COMPANION_EDGES: Final[Mapping[Companion, tuple[tuple[Relation, bool, float], .
     "decisions": (("APPLIES_TO", True, 0.3),),
     "tests": (("TESTED_BY", False, 0.3),),
 }
-_CHAINED: Final = frozenset({"requirements"})
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Selected:
-    """One node, and why it stands where it stands."""
-
-    number: int
-    """In the snapshot."""
-    ref: NodeRef
-    template: str
-    """The template that selected it, and after a dot the companion rule where one did."""
-    score: float
-    """By which it is ordered, rounded to six decimals."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +74,10 @@ class Selection:
     ranking: Ranking
     template: Template
     links: RequestLinks
-    selected: tuple[Selected, ...]
+    ranked: tuple[tuple[int, float], ...]
+    """Node numbers in the snapshot, best first, and the scores that they are ordered by, to six decimals."""
+    rules: Mapping[int, str] = field(default_factory=dict[int, str])
+    """By node number: the companion rule that brought a node in, where the ranking alone did not."""
     lexical: tuple[LexicalLink, ...] = ()
     changes: tuple[int, ...] = ()
     """Commits that last touched what was selected, the latest first: node numbers."""
@@ -106,7 +95,12 @@ class Selection:
     @property
     def reason(self) -> EmptyReason | None:
         """Why there is nothing, where that is so."""
-        return None if self.selected else "nothing_found"
+        return None if self.ranked else "nothing_found"
+
+    def template_of(self, number: int) -> str:
+        """What selected a node: the template, and after a dot the companion rule where one did."""
+        rule = self.rules.get(number)
+        return f"{self.template.name}.{rule}" if rule else self.template.name
 
 
 def select(
@@ -121,10 +115,7 @@ def select(
             ranking=ranking,
             template=template,
             links=links,
-            selected=tuple(
-                Selected(number=number, ref=snapshot.nodes[number].ref, template=template.name, score=score)
-                for number, score in ranked[:MAX_RANKED]
-            ),
+            ranked=tuple(ranked[:MAX_RANKED]),
             truncated=truncated,
         )
     return _select_by_graph(links, snapshot, template)
@@ -148,29 +139,23 @@ def _select_by_graph(links: RequestLinks, snapshot: Snapshot, template: Template
     ordered[evidence_free(signals)] = -np.inf
     raised.apply(ordered)
     order = _best(ordered, MAX_RANKED, documents.tie_ranks)
-    nodes = snapshot.nodes
-    selected = tuple(
-        Selected(
-            number=(number := int(documents.nodes[place])),
-            ref=nodes[number].ref,
-            template=f"{template.name}{raised.suffixes.get(place, '')}",
-            score=float(ordered[place]),
-        )
-        for place in order.tolist()
-    )
-    lexical = top(signals.lex, LEXICAL_LINKS, documents.tie_ranks)
+    numbers = documents.nodes[order].tolist()
+    ranked = tuple(zip(numbers, ordered[order].tolist(), strict=True))
+    strongest = top(signals.lex, LEXICAL_LINKS, documents.tie_ranks)
+    lexical = zip(documents.nodes[strongest].tolist(), signals.lex[strongest].tolist(), strict=True)
     return Selection(
         snapshot_id=snapshot.head.snapshot_id,
         ranking="graph",
         template=template,
         links=links,
-        selected=selected,
+        ranked=ranked,
+        rules={int(documents.nodes[place]): rule for place, rule in raised.rules.items()},
         lexical=tuple(
-            LexicalLink(node=nodes[documents.nodes[place]].ref, strength=round(float(signals.lex[place]), 6))
-            for place in lexical.tolist()
+            LexicalLink(node=snapshot.nodes[number].ref, strength=round(strength, 6))
+            for number, strength in lexical
         ),
-        changes=_changes(snapshot, selected) if "changes" in template.companions else (),
-        patterns=_patterns(snapshot, selected) if "patterns" in template.companions else (),
+        changes=_changes(snapshot, numbers[:_PARENTS]) if "changes" in template.companions else (),
+        patterns=_patterns(snapshot, numbers[:_PARENTS]) if "patterns" in template.companions else (),
     )
 
 
@@ -205,7 +190,7 @@ class _Companions:
     snapshot: Snapshot
     template: Template
     evidence: NDArray[np.float64]
-    suffixes: dict[int, str] = field(default_factory=dict[int, str])
+    rules: dict[int, str] = field(default_factory=dict[int, str])
     _raised: dict[int, float] = field(default_factory=dict[int, float])
 
     def __post_init__(self) -> None:
@@ -234,7 +219,7 @@ class _Companions:
         for place, evidence in places.items():
             if evidence > max(self.evidence[place], self._raised.get(place, -np.inf)):
                 self._raised[place] = evidence
-                self.suffixes[place] = f".{companion}"
+                self.rules[place] = companion
 
     def apply(self, ordered: NDArray[np.float64]) -> None:
         """Put the raised scores in place."""
@@ -243,10 +228,9 @@ class _Companions:
             ordered[place] = round(evidence - SIZE_PENALTY * float(sizes[place]), 6)
 
 
-def _changes(snapshot: Snapshot, selected: Iterable[Selected]) -> tuple[int, ...]:
+def _changes(snapshot: Snapshot, best: Sequence[int]) -> tuple[int, ...]:
     """The latest commits that touched the files of the best nodes."""
-    best = [item for _, item in zip(range(_PARENTS), selected, strict=False)]
-    paths = {snapshot.nodes[item.number].path for item in best}
+    paths = {snapshot.nodes[number].path for number in best} - {""}
     touches = (kind("TOUCHES"),)
     found: list[int] = []
     for commit in snapshot.history.latest:
@@ -257,10 +241,9 @@ def _changes(snapshot: Snapshot, selected: Iterable[Selected]) -> tuple[int, ...
     return tuple(found)
 
 
-def _patterns(snapshot: Snapshot, selected: Iterable[Selected]) -> tuple[int, ...]:
+def _patterns(snapshot: Snapshot, best: Sequence[int]) -> tuple[int, ...]:
     """Classes that inherit from what the best classes inherit from, or that are such bases themselves."""
     up, down = (kind("INHERITS_FROM"),), (kind("INHERITS_FROM", backward=True),)
-    best = [item.number for _, item in zip(range(_PARENTS), selected, strict=False)]
     classes = [number for number in best if snapshot.nodes[number].label == "Class"]
     found: dict[int, None] = {}
     for number in classes:

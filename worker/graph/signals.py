@@ -28,7 +28,7 @@ STEPS: Final = 12
 _FILE_WEIGHTS: Final = (1.0, 0.5, 0.25)
 MEMBER_SHARE: Final = 0.25
 MODULE_SHARE: Final = 0.5
-_NEGLIGIBLE: Final = 1e-5
+_NEGLIGIBLE: Final = 1e-4
 _MEMBERS: Final = (kind("DEFINES"),)
 
 
@@ -147,7 +147,7 @@ def _propagated(snapshot: Snapshot, seeds: Floats, edge_weights: Mapping[int, fl
 def page_rank(snapshot: Snapshot, restart: Floats, edge_weights: Mapping[int, float]) -> Floats:
     """Personalised PageRank by node, for a restart distribution that sums to 1.
 
-    Mass is pushed along half-edges in step, and dropped where less than a hundred-thousandth is left, so the
+    Mass is pushed along half-edges in step, and dropped where less than a ten-thousandth is left, so the
     cost is that of the neighbourhood which the mass reaches, not of the graph. Cycles end: mass shrinks.
     """
     edges = snapshot.edges
@@ -164,10 +164,9 @@ def page_rank(snapshot: Snapshot, restart: Floats, edge_weights: Mapping[int, fl
         owners = np.repeat(np.arange(len(active)), lengths)
         sums = np.bincount(owners, weights=weights, minlength=len(active))
         shares = (1.0 - RESTART) * mass / np.where(sums > 0, sums, 1.0)
-        targets, where = np.unique(edges.targets[places], return_inverse=True)
-        pushed = np.bincount(where, weights=weights * shares[owners], minlength=len(targets))
-        kept = pushed > _NEGLIGIBLE
-        active, mass = targets[kept].astype(np.int64), pushed[kept]
+        pushed = np.bincount(edges.targets[places], weights=weights * shares[owners], minlength=len(restart))
+        active = np.flatnonzero(pushed > _NEGLIGIBLE)
+        mass = pushed[active]
         if not len(active):
             break
     return ranks
