@@ -210,7 +210,9 @@ BookkeepingLabel = Literal["GraphNode", "GraphHead", "FileFacts"]
 """What a store keeps for itself. `GraphNode` is a second label of every node that a graph store wrote, so
 that it never takes what others keep under the same canonical labels for its own."""
 
-BOOKKEEPING_KEYS: Final[dict[BookkeepingLabel, str]] = {
+BookkeepingKey = Literal["ref", "project", "key"]
+
+BOOKKEEPING_KEYS: Final[dict[BookkeepingLabel, BookkeepingKey]] = {
     "GraphNode": "ref",
     "GraphHead": "project",
     "FileFacts": "key",

@@ -385,3 +385,20 @@ async def test_a_store_that_can_write_says_so(store: GraphStore) -> None:
     await store.check()
     await store.close()
     await store.close()
+
+
+async def test_of_first_writers_at_once_one_makes_the_graph_and_the_others_conflict(
+    opened: Open, project: str
+) -> None:
+    graphs = [chain(*(f"{writer}.py::{n}" for n in range(6))) for writer in "abc"]
+    stores = [opened() for _ in graphs]
+    results = await asyncio.gather(
+        *(
+            store.apply(project, whole(graph), snapshot_id="s", expected_version=0)
+            for store, graph in zip(stores, graphs, strict=True)
+        ),
+        return_exceptions=True,
+    )
+    (winner,) = [n for n, result in enumerate(results) if isinstance(result, GraphHead)]
+    assert sum(isinstance(result, GraphConflict) for result in results) == 2
+    assert await loaded(stores[0], project) == graphs[winner]

@@ -8,7 +8,8 @@ from itertools import pairwise
 
 from hypothesis import strategies as st
 
-from schemas.graph import RELATION_RULES, NodeLabel, Relation
+from schemas.graph import RELATION_RULES, RELATIONS, NodeLabel, Relation
+from worker.graph.diff import EdgeRef
 from worker.graph.model import Edge, GraphContents, Node, NodeRef
 
 HOSTILE_IDS = (
@@ -66,11 +67,11 @@ def contents(draw: st.DrawFn, *, max_nodes: int = 10) -> GraphContents:
     """Any graph that the canon allows, loops and cycles included."""
     refs = draw(st.lists(st.builds(NodeRef, st.sampled_from(LABELS), ids), max_size=max_nodes, unique=True))
     made = [draw(nodes(ref)) for ref in sorted(refs)]
-    possible = [
+    possible: list[EdgeRef] = [
         (source, relation, target)
         for source in refs
         for target in refs
-        for relation in ("DEFINES", "CALLS", "TESTED_BY", "INHERITS_FROM", "TRACES_TO", "IMPORTS")
+        for relation in RELATIONS
         if (source.label, relation, target.label) in JOINS
     ]
     chosen = draw(st.lists(st.sampled_from(possible), unique=True, max_size=15)) if possible else []

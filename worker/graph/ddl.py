@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Final
 
-from schemas.graph import BOOKKEEPING_KEYS, LABEL_RULES, LABELS, BookkeepingLabel, NodeLabel
+from schemas.graph import BOOKKEEPING_KEYS, LABEL_RULES, LABELS, BookkeepingKey, BookkeepingLabel, NodeLabel
 
 FULL_TEXT_INDEX: Final = "graph_text"
-_SEARCHED: Final = tuple(rule.label for rule in LABEL_RULES if rule.is_searched)
+_SEARCHED: Final[tuple[NodeLabel, ...]] = tuple(rule.label for rule in LABEL_RULES if rule.is_searched)
 _NAME: Final = re.compile(r"(?:CONSTRAINT|INDEX) (\w+) IF NOT EXISTS")
 
 
@@ -20,9 +21,9 @@ def get_all_ddl() -> tuple[str, ...]:
     """
     return (
         *(_unique(label) for label in LABELS),
-        *(_unique_bookkeeping(label) for label in BOOKKEEPING_KEYS),
+        *(_unique_bookkeeping(label, key) for label, key in BOOKKEEPING_KEYS.items()),
         *(_by_project(label) for label in LABELS),
-        _full_text(),
+        _full_text(_SEARCHED),
     )
 
 
@@ -39,8 +40,7 @@ def _unique(label: NodeLabel) -> str:
     return f"CREATE CONSTRAINT {name} IF NOT EXISTS FOR (n:{label}) REQUIRE n.key IS UNIQUE"
 
 
-def _unique_bookkeeping(label: BookkeepingLabel) -> str:
-    key = BOOKKEEPING_KEYS[label]
+def _unique_bookkeeping(label: BookkeepingLabel, key: BookkeepingKey) -> str:
     name = f"{label.lower()}_{key}"
     return f"CREATE CONSTRAINT {name} IF NOT EXISTS FOR (n:{label}) REQUIRE n.{key} IS UNIQUE"
 
@@ -49,11 +49,10 @@ def _by_project(label: NodeLabel) -> str:
     return f"CREATE INDEX {label.lower()}_project IF NOT EXISTS FOR (n:{label}) ON (n.project)"
 
 
-def _full_text() -> str:
+def _full_text(labels: Sequence[NodeLabel]) -> str:
     """Filled in the background: a commit of ten thousand functions does not wait for their words."""
-    labels = "|".join(label for label in _SEARCHED)
     options = "OPTIONS {indexConfig: {`fulltext.eventually_consistent`: true}}"
     return (
         f"CREATE FULLTEXT INDEX {FULL_TEXT_INDEX} IF NOT EXISTS"
-        f" FOR (n:{labels}) ON EACH [n.name, n.path, n.text] {options}"
+        f" FOR (n:{'|'.join(labels)}) ON EACH [n.name, n.path, n.text] {options}"
     )

@@ -340,7 +340,8 @@ class Neo4jGraphStore:
 
         async def begin(transaction: Transaction) -> Ends:
             held = await _read_head(transaction, project_id, _CLAIM)
-            application.is_done(held)
+            if held is None or held.changing != application.change_id:
+                application.is_done(held)
             ends = await application.find_outside(transaction)
             bound = {"project": project_id, "change_id": application.change_id}
             await rows(transaction, _MARK, bound)

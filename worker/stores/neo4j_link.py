@@ -2,8 +2,9 @@
 
 The driver's defaults wait a minute for a connection and half a minute for retries, longer than any request
 lives. Here a lost server is known within `retry_seconds`, one that hangs within the caller's own timeout.
-A transaction that met a deadlock or a lost connection runs again until `retry_seconds` have passed, so its
-work must be fit to run twice.
+A transaction that met a deadlock or a lost connection runs again until `retry_seconds` have passed, and once
+more where the connection was lost at the commit, which may have succeeded: so its work must be fit to run
+twice.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from neo4j import (
     NotificationMinimumSeverity,
     unit_of_work,
 )
-from neo4j.exceptions import CypherSyntaxError, CypherTypeError, DriverError, Neo4jError
+from neo4j.exceptions import CypherSyntaxError, CypherTypeError, DriverError, IncompleteCommit, Neo4jError
 
 from worker.errors import StoreUnavailable
 
@@ -89,7 +90,7 @@ class Neo4jLink:
         if self._is_closed:
             raise StoreUnavailable(STORE, "the connection is closed")
         if self._driver is None:
-            self._driver = AsyncGraphDatabase.driver(
+            self._driver = AsyncGraphDatabase.driver(  # pyright: ignore[reportUnknownMemberType]  # its options are untyped
                 self._url,
                 auth=self._auth,
                 connection_timeout=self._connect_timeout_seconds,
@@ -108,14 +109,17 @@ class Neo4jLink:
         try:
             async with (
                 asyncio.timeout(timeout_seconds),
-                driver.session(
+                driver.session(  # pyright: ignore[reportUnknownMemberType]  # as above
                     database=self._database,
                     default_access_mode=access,
                     initial_retry_delay=_RETRY_PAUSE_SECONDS,
                 ) as session,
             ):
                 run = session.execute_read if access == READ_ACCESS else session.execute_write
-                return await run(bounded)
+                try:
+                    return await run(bounded)
+                except IncompleteCommit:
+                    return await run(bounded)
         except TimeoutError as error:
             raise StoreUnavailable(STORE, f"no answer within {timeout_seconds} s") from error
         except (CypherSyntaxError, CypherTypeError):

@@ -6,9 +6,9 @@ The driver spends a tenth of a millisecond on every record, so a page is one rec
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final, cast
+from typing import Any, Final
 
-from schemas.graph import RELATIONS, Relation
+from schemas.graph import RELATIONS
 from worker.graph.model import GraphContents, Node, NodeRef, Resolution
 from worker.stores.graph_rows import EdgeRow, assembled
 from worker.stores.neo4j_link import Transaction, rows
@@ -123,7 +123,4 @@ def _add_edges(edges: list[EdgeRow], groups: list[list[Any]]) -> None:
         if relation in _RELATIONS:
             # What a migration made of older edges says nothing of how it was resolved.
             known: Resolution = "guess" if resolution == "guess" else "exact"
-            edges.extend(
-                (source, cast("Relation", relation), target, known, candidates or 1)
-                for source, target in pairs
-            )
+            edges.extend((source, relation, target, known, candidates or 1) for source, target in pairs)

@@ -19,22 +19,33 @@ _AWAIT: Final = "CALL db.awaitIndexes(25)"
 async def apply_ddl(link: Neo4jLink) -> tuple[str, ...]:
     """Make what is missing, one statement after the other; the names of what was made, in that order.
 
-    Idempotent, and several processes may do it at once: each statement says IF NOT EXISTS, and one that
-    meets another's lock runs again. Raises StoreUnavailable, also where data in the old shape forbids a
+    Idempotent, and several processes may do it at once: whoever is beaten to a statement by another finds its
+    work done and goes on. Raises StoreUnavailable, also where data in the old shape forbids a
     constraint: migrate it first.
     """
     present = await _present(link)
     missing = [statement for statement in get_all_ddl() if ddl_name(statement) not in present]
-    for statement in missing:
-        await link.execute(statement, timeout_seconds=_STATEMENT_SECONDS)
+    made = [ddl_name(statement) for statement in missing if await _makes(link, statement)]
     if missing:
         await link.execute(_AWAIT, timeout_seconds=_STATEMENT_SECONDS)
-    made = tuple(ddl_name(statement) for statement in missing)
-    if absent := set(made) - await _present(link):
-        raise StoreUnavailable(
-            STORE, f"the schema lacks {', '.join(sorted(absent))}: another index has its place"
-        )
-    return made
+    present = await _present(link)
+    absent = [name for statement in missing if (name := ddl_name(statement)) not in present]
+    if absent:
+        # IF NOT EXISTS is content with an index of another name on the same property.
+        raise StoreUnavailable(STORE, f"the schema lacks {', '.join(absent)}: another index has its place")
+    return tuple(made)
+
+
+async def _makes(link: Neo4jLink, statement: str) -> bool:
+    """Whether the statement made something, and not another process meanwhile."""
+    try:
+        await link.execute(statement, timeout_seconds=_STATEMENT_SECONDS)
+    except StoreUnavailable:
+        # Two that look at once and create one after the other: IF NOT EXISTS does not cover that.
+        if ddl_name(statement) in await _present(link):
+            return False
+        raise
+    return True
 
 
 async def _present(link: Neo4jLink) -> set[str]:

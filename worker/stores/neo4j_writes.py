@@ -90,7 +90,9 @@ async def find_ends(transaction: Transaction, project_id: str, refs: Sequence[No
     for batch in batches(refs, _BATCH_EDGES):
         bound = {"refs": [ref_of(project_id, ref) for ref in batch]}
         ((pairs,),) = await rows(transaction, _FIND_NODES, bound)
-        found.update((batch[index], number) for index, number in pairs)
+        numbers: list[list[int]] = pairs
+        for index, number in numbers:
+            found[batch[index]] = number
     return found
 
 
@@ -113,7 +115,9 @@ async def put_nodes(transaction: Transaction, project_id: str, nodes: Iterable[N
         for batch in batches(group, _BATCH_ROWS):
             bound = {"rows": [encode_node(project_id, node) for node in batch]}
             ((pairs, batch_bytes),) = await rows(transaction, _PUT_NODES[label], bound)
-            ends.update((batch[index].ref, number) for index, number in pairs)
+            numbers: list[list[int]] = pairs
+            for index, number in numbers:
+                ends[batch[index].ref] = number
             grown_bytes += batch_bytes
     return grown_bytes
 
