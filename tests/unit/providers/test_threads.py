@@ -158,7 +158,7 @@ async def test_a_source_file_that_blocks_its_reader_is_left_behind(tmp_path: Pat
     mount, abandonment = Mount(), Abandonment(cap=1)
     provider = AstProvider(SourceRoots({SCOPE.project_id: (tmp_path,)}))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("worker.providers.ast.read_targets", lambda *_, **__: mount.read())  # pyright: ignore[reportUnknownLambdaType]  # stands in
+        patch.setattr("worker.providers.ast.read_targets", lambda *_, **__: mount.read())  # pyright: ignore[reportUnknownLambdaType, reportUnknownArgumentType]  # stands in
         contributions = await gather(
             [provider],
             frame(payload={"files_created": ["m.py"]}),
