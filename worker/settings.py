@@ -1,6 +1,6 @@
 """Every option of the worker, described. Environment variables: `WORKER_` and `__` between levels.
 
-Example: `WORKER_KAFKA__BOOTSTRAP_SERVERS='["127.0.0.1:9092"]'`. Only `worker.wiring` reads these.
+Example: `WORKER_KAFKA__BOOTSTRAP_SERVERS='["127.0.0.1:9092"]'`. Only the wiring reads these.
 """
 
 from __future__ import annotations
@@ -236,6 +236,48 @@ class Content(_Group):
         return self
 
 
+class Graph(_Group):
+    """Where projects' graphs are kept, and how what is relevant in them is found."""
+
+    store: Literal["sqlite", "neo4j"] = Field(
+        default="sqlite", description="sqlite is one file on this host; several hosts share a Neo4j."
+    )
+    sqlite_path: Path = Field(default=Path("var/graph.db"), description="Used with store sqlite.")
+    neo4j_url: str | None = Field(default=None, description="bolt:// or neo4j://; used with store neo4j.")
+    neo4j_user: str = Field(default="neo4j", description="Used with store neo4j.")
+    neo4j_password: SecretStr | None = Field(default=None, description="Used with store neo4j.")
+    neo4j_password_file: Path | None = Field(default=None, description="Read at start instead.")
+    neo4j_database: str | None = Field(default=None, description="The server's default where absent.")
+    max_snapshot_bytes: int = Field(
+        default=600_000_000,
+        gt=0,
+        description="Graphs held in memory; of a larger one only what lies around the request is read.",
+    )
+    ranking: Literal["graph", "hop"] = Field(default="graph", description="Where a request names none.")
+    relevance: Literal["off", "prolog"] = Field(default="off", description="Where a request names none.")
+    prolog: str = Field(default="swipl", description="The SWI-Prolog program; started when first needed.")
+    prolog_timeout_seconds: float = Field(default=0.4, gt=0, description="One refinement.")
+    pack_cache: Literal["memory", "redis"] = Field(
+        default="memory", description="Where packs are kept; redis uses the server of `outcomes`."
+    )
+    pack_cache_bytes: int = Field(default=64_000_000, gt=0, description="Used with pack_cache memory.")
+    pack_keep_seconds: int = Field(default=3_600, gt=0, description="Used with pack_cache redis.")
+
+    @model_validator(mode="after")
+    def _no_option_without_effect(self) -> Self:
+        has_neo4j = any(
+            v is not None
+            for v in (self.neo4j_url, self.neo4j_password, self.neo4j_password_file, self.neo4j_database)
+        )
+        if self.store == "neo4j" and self.neo4j_url is None:
+            msg = "graph.store neo4j needs graph.neo4j_url"
+            raise ValueError(msg)
+        if self.store == "sqlite" and has_neo4j:
+            msg = "graph.neo4j_* has no effect with graph.store sqlite; set graph.store=neo4j"
+            raise ValueError(msg)
+        return self
+
+
 class Tracing(_Group):
     """Where spans go. Without an exporter none is recorded, and replies pass the caller's trace on."""
 
@@ -272,7 +314,16 @@ class Settings(BaseSettings):
     limits: Limits = Limits()
     http: Http = Http()
     tracing: Tracing = Tracing()
+    graph: Graph = Graph()
     content: Content = Field(default_factory=Content)
+
+    @model_validator(mode="after")
+    def _packs_have_a_server(self) -> Self:
+        if self.graph.pack_cache == "redis" and self.outcomes.redis_url is None:
+            msg = "graph.pack_cache redis needs outcomes.store=redis and outcomes.redis_url"
+            raise ValueError(msg)
+        return self
+
     failpoints: str = Field(
         default="", description="Drills: `point=hang|kill|raise[@text]; ...`. Never set in production."
     )

@@ -1,0 +1,127 @@
+"""Composition by hand, the graph's part: store, caches, relevance rules and the reader above them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+from typing import Final
+
+from schemas.wire import canonical_json, sha256_hex
+from worker.graph.question import GraphPolicy
+from worker.graph.store import GraphStore
+from worker.ports import PackCache
+from worker.providers.graph_reader import GraphReader
+from worker.providers.snapshots import Snapshots
+from worker.providers.threads import SourceThreads
+from worker.settings import Settings, read_secret
+from worker.stores.memory_packs import MemoryPackCache
+from worker.stores.neo4j_graph import Neo4jGraphStore
+from worker.stores.neo4j_link import Neo4jLink
+from worker.stores.redis_packs import RedisPackCache
+from worker.stores.sqlite_graph import SqliteGraphStore
+from worker.stores.swipl import SwiPrologRelevance
+from worker.telemetry import Telemetry
+
+_DECIDING_PACKAGES: Final = ("worker.graph", "worker.budget")
+_SOURCE_SUFFIXES: Final = (".py", ".pl")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GraphSource:
+    """All that reads and keeps graphs. Nothing is opened before it is needed; close it at the end."""
+
+    store: GraphStore
+    snapshots: Snapshots
+    cache: PackCache
+    reader: GraphReader
+    relevance: SwiPrologRelevance
+
+    async def close(self) -> None:
+        """Stop what is under way and release connections; idempotent."""
+        await self.reader.close()
+        await self.snapshots.close()
+        await self.relevance.close()
+        await self.cache.close()
+        await self.store.close()
+
+
+def build_graph(settings: Settings, telemetry: Telemetry) -> GraphSource:
+    """The graph's part of one worker. Raises ValueError for a secret file that cannot be read."""
+    graph = settings.graph
+    threads = SourceThreads()
+    store, cache = build_graph_store(settings), build_pack_cache(settings)
+    snapshots = Snapshots(store, threads, max_bytes=graph.max_snapshot_bytes)
+    relevance = SwiPrologRelevance(executable=graph.prolog, timeout_seconds=graph.prolog_timeout_seconds)
+    reader = GraphReader(
+        snapshots,
+        cache=cache,
+        relevance=relevance,
+        policy=GraphPolicy(
+            ranking=graph.ranking,
+            relevance=graph.relevance,
+            settings_digest=settings_digest(settings),
+            code_version=code_version(),
+        ),
+        threads=threads,
+        telemetry=telemetry,
+    )
+    return GraphSource(store=store, snapshots=snapshots, cache=cache, reader=reader, relevance=relevance)
+
+
+def build_graph_store(settings: Settings) -> GraphStore:
+    """The graph store that the settings name."""
+    graph = settings.graph
+    if graph.neo4j_url is None:
+        return SqliteGraphStore(graph.sqlite_path)
+    return Neo4jGraphStore(build_neo4j_link(settings))
+
+
+def build_neo4j_link(settings: Settings) -> Neo4jLink:
+    """The connection to the Neo4j that the settings name. Raises ValueError where they name none."""
+    graph = settings.graph
+    if graph.neo4j_url is None:
+        raise ValueError("this needs a Neo4j: set WORKER_GRAPH__STORE=neo4j and WORKER_GRAPH__NEO4J_URL")
+    return Neo4jLink(
+        graph.neo4j_url,
+        user=graph.neo4j_user,
+        password=read_secret(graph.neo4j_password, graph.neo4j_password_file) or "",
+        database=graph.neo4j_database,
+    )
+
+
+def build_pack_cache(settings: Settings) -> PackCache:
+    """The pack cache that the settings name."""
+    graph, outcomes = settings.graph, settings.outcomes
+    if graph.pack_cache == "redis" and outcomes.redis_url is not None:
+        return RedisPackCache(
+            outcomes.redis_url,
+            password=read_secret(outcomes.redis_password, outcomes.redis_password_file),
+            keep_seconds=graph.pack_keep_seconds,
+            key_prefix=outcomes.key_prefix,
+        )
+    return MemoryPackCache(max_bytes=graph.pack_cache_bytes)
+
+
+def settings_digest(settings: Settings) -> str:
+    """A digest of the settings that shape content; where things lie on this host is none of them."""
+    content = settings.content.model_dump(mode="json", exclude={"roots"})
+    shaping = {"content": content, "ranking": settings.graph.ranking, "relevance": settings.graph.relevance}
+    return sha256_hex(canonical_json(shaping))[:16]
+
+
+@lru_cache(maxsize=1)
+def code_version() -> str:
+    """A digest of the code that decides what is selected and how it reads; some milliseconds, once."""
+    sources = sorted(
+        (f"{package}/{item.name}", sha256_hex(item.read_bytes()))
+        for package in _DECIDING_PACKAGES
+        for item in _sources(files(package))
+    )
+    return sha256_hex(canonical_json([list(source) for source in sources]))[:16]
+
+
+def _sources(package: Traversable) -> Iterator[Traversable]:
+    return (item for item in package.iterdir() if item.name.endswith(_SOURCE_SUFFIXES))
