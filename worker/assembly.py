@@ -142,7 +142,10 @@ class Assembler:
             self._providers,
             frame,
             scope,
-            {layer: LayerBudget(tokens=budgets[layer], counter=plan.counter) for layer in CONTENT_LAYERS},
+            {
+                layer: LayerBudget(tokens=budgets[layer], counter=plan.counter, graph_tokens=budgets["graph"])
+                for layer in CONTENT_LAYERS
+            },
             timeouts_seconds={
                 layer: layer_timeout_ms(frame.request, layer) / 1_000 for layer in CONTENT_LAYERS
             },

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from schemas.codes import LayerReason, LayerStatus, PartName, TaskType
-from schemas.fragments import FragmentProvenance, StorageTier
+from schemas.fragments import FragmentProvenance, RelevanceTier, StorageTier
 from schemas.request import AssemblyRequest
 
 # --- Tokens ------------------------------------------------------------------------------------------
@@ -120,6 +120,17 @@ class LayerContribution:
     heading: str = ""
     fragments: tuple[Fragment, ...] = ()
     capped: int = 0
+    measures: GraphMeasures | None = None
+    """What asking the graph took; of the graph layer alone."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GraphMeasures:
+    """What the usage event says about the question to the graph."""
+
+    is_cache_hit: bool
+    tiers: Mapping[RelevanceTier, int] | None = None
+    """Candidates by relevance tier; None where relevance is off."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,6 +167,8 @@ class LayerBudget:
 
     tokens: int
     counter: TokenCounter
+    graph_tokens: int = 0
+    """The graph layer's: what another layer shows beside the pack depends on what the pack had room for."""
 
 
 class Provider(Protocol):

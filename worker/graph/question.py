@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -133,8 +132,3 @@ def payload_paths(request: AssemblyRequest) -> tuple[str, ...]:
 def is_relative(path: str) -> bool:
     """Whether the path stays below where it starts."""
     return path not in {"", "."} and not path.startswith(("/", "../")) and path != ".."
-
-
-def code_version(parts: Sequence[str]) -> str:
-    """A digest of the versions that decide what is selected."""
-    return sha256_hex(canonical_json(list(parts)))[:16]

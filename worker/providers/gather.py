@@ -16,7 +16,7 @@ from typing import Final
 import structlog
 
 from schemas.codes import PARTS, LayerReason, PartName
-from worker.errors import Rejected, Unavailable
+from worker.errors import GraphBehind, Rejected, Unavailable
 from worker.ports import LayerBudget, LayerContribution, Provider, RequestFrame, Scope
 from worker.providers.eager import EagerStarter
 from worker.telemetry import Telemetry
@@ -208,7 +208,8 @@ def _read_error(layer: PartName, error: BaseException) -> _Outcome:
         return error
     if isinstance(error, Unavailable):
         log.warning("source.unavailable", layer=layer, cause=str(error))
-        return _failed(layer, _UNAVAILABLE.get(layer, "error"))
+        behind = isinstance(error, GraphBehind)
+        return _failed(layer, "graph_behind" if behind else _UNAVAILABLE.get(layer, "error"))
     # Its message may quote the prompt, so only the kind and the place are said.
     log.error("source.failed", layer=layer, error=type(error).__name__, where=_place(error.__traceback__))
     return _failed(layer, "error")

@@ -1,44 +1,87 @@
-"""The graph layer: the sections of an inline pack. The graph itself comes with a store for it."""
+"""The graph layer: the sections of a pack, inline in the request or selected from the project's graph."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Final
 
 from schemas.codes import PartName
 from worker.graph.pack_file import PackSection, parse_pack
-from worker.ports import LayerBudget, LayerContribution, RequestFrame, Scope
+from worker.ports import GraphMeasures, LayerBudget, LayerContribution, RequestFrame, Scope
 from worker.providers.contribution import ContributionBuilder, no_content
+from worker.providers.graph_reader import GraphReader
 from worker.providers.offload import run_by_weight
 from worker.providers.threads import SourceThreads
 
 HEADING: Final = "# GRAPH CONTEXT"
+_MAX_UNINDEXED: Final = 20
 _RELEVANCE: Final = 0.5
 """Of every section: within a pack, its own ranks decide."""
 
 
 class GraphProvider:
-    """A pack that stands inline in the request; it is used whatever the subject."""
+    """A pack that stands inline in the request, whatever the subject; else the graph's own."""
 
     layer: PartName = "graph"
 
-    def __init__(self, *, threads: SourceThreads | None = None) -> None:
-        """Work on heavy input in these threads, its own where none are given."""
+    def __init__(self, reader: GraphReader | None = None, *, threads: SourceThreads | None = None) -> None:
+        """Ask `reader`; work on heavy input in these threads, its own where none are given."""
+        self._reader = reader
         self._threads = threads or SourceThreads()
 
     async def provide(self, frame: RequestFrame, scope: Scope, budget: LayerBudget) -> LayerContribution:
-        """The pack's sections; without a pack the layer is off: gated by the subject, or without a store.
+        """The pack's sections.
 
-        Raises InvalidRequest where the pack's front matter is malformed or names another project.
+        Without an inline pack the layer is off where the subject has no use for it, or where the project was
+        never indexed.
+
+        Raises InvalidRequest where an inline pack's front matter is malformed or names another project,
+        StoreUnavailable and GraphBehind where the graph cannot be had.
         """
-        del budget  # whoever made the pack knew a budget; fusion fits it into this one
         pack = frame.request.pack
         if pack is not None:
-            return await run_by_weight(
-                self._threads, partial(build_pack, pack, project_id=scope.project_id), pack
+            return await self._sections(pack, scope)
+        if not frame.subject.inject:
+            return LayerContribution(layer=self.layer, status="off", reason="subject_gated")
+        answered = (
+            None
+            if self._reader is None
+            else await self._reader.answer(
+                frame, scope, budget_tokens=budget.graph_tokens or budget.tokens, counter=budget.counter
             )
-        reason = "not_configured" if frame.subject.inject else "subject_gated"
-        return LayerContribution(layer=self.layer, status="off", reason=reason)
+        )
+        if answered is None:
+            return LayerContribution(layer=self.layer, status="off", reason="not_configured")
+        answer = answered.answer
+        layer = with_unindexed(await self._sections(answer.pack, scope), answer.unindexed)
+        if answer.is_relevance_missing and layer.status == "ok":
+            layer = replace(layer, status="partial", reason="relevance_unavailable")
+        return replace(layer, measures=GraphMeasures(is_cache_hit=answered.is_hit, tiers=answer.tiers))
+
+    async def _sections(self, pack: str, scope: Scope) -> LayerContribution:
+        return await run_by_weight(
+            self._threads, partial(build_pack, pack, project_id=scope.project_id), pack
+        )
+
+
+def with_unindexed(layer: LayerContribution, paths: Sequence[str]) -> LayerContribution:
+    """The layer with a line that names files of interest that the graph lacks; `partial` then."""
+    if not paths:
+        return layer
+    named = ", ".join(paths[:_MAX_UNINDEXED])
+    more = f" and {len(paths) - _MAX_UNINDEXED} more" if len(paths) > _MAX_UNINDEXED else ""
+    block = ContributionBuilder("graph", heading=HEADING, resource_type="pack")
+    block.add("pack://not-indexed", f"Not indexed, or not wholly: {named}{more}", relevance=1.0)
+    note = block.finish().fragments[0]
+    return replace(
+        layer,
+        status="partial",
+        reason="not_indexed",
+        heading=HEADING,
+        fragments=(*layer.fragments, replace(note, position=len(layer.fragments))),
+    )
 
 
 def build_pack(pack: str, *, project_id: str) -> LayerContribution:

@@ -1,55 +1,130 @@
-"""The task layer: the caller's task context, the current diff and the failing tests."""
+"""The task layer: task context, current diff and failing tests, and what the template asks of the graph."""
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final, cast
 
-from schemas.codes import PartName
+from schemas.codes import PartName, TaskType
+from schemas.request import layer_timeout_ms
 from schemas.session import FailingTest
 from worker.budget.utf8 import well_formed
+from worker.errors import StoreUnavailable, Unavailable
+from worker.graph.answers import GraphAnswer, GraphFact
 from worker.ports import LayerBudget, LayerContribution, RequestFrame, Scope
 from worker.providers.contribution import ContributionBuilder, no_content
 from worker.providers.diff import FileDiff, split_diff
+from worker.providers.graph_reader import GraphReader
 from worker.providers.offload import run_by_weight
 from worker.providers.text import LINE_CHARS, cut, fenced, first_line, fold
 from worker.providers.threads import SourceThreads
 
 HEADING: Final = "# TASK"
-_FAILING_TEST, _DIFF, _CONTEXT = 1.0, 0.95, 0.8
+_FAILING_TEST, _DIFF, _CONTEXT, _FACT = 1.0, 0.95, 0.8, 0.6
+_WAIT_SHARE: Final = 0.6
+"""Of the layer's timeout, what is spent on waiting for the graph; the rest is for what is at hand."""
+
 _MAX_SAFE_INTEGER: Final = 2**53 - 1
 
 
 class TaskProvider:
-    """What the request says about the work at hand. The diff and the failing tests are pinned."""
+    """What the request says about the work at hand, with diff and failing tests pinned; then graph facts."""
 
     layer: PartName = "task"
 
-    def __init__(self, *, threads: SourceThreads | None = None) -> None:
-        """Work on heavy input in these threads, its own where none are given."""
+    def __init__(self, reader: GraphReader | None = None, *, threads: SourceThreads | None = None) -> None:
+        """Ask `reader`; work on heavy input in these threads, its own where none are given."""
+        self._reader = reader
         self._threads = threads or SourceThreads()
 
     async def provide(self, frame: RequestFrame, scope: Scope, budget: LayerBudget) -> LayerContribution:
-        """Context, diff and tests; `empty` where none is given."""
-        del scope, budget  # inline state is the request's own; pins and one divisible text need no hint
+        """Context, diff and tests; `empty` where there is nothing.
+
+        For work on tests also those that cover what was selected, for a review its open traces. What the
+        request itself says never waits long for the graph: where that does not answer in time the layer is
+        `partial`, and `failed` only where it has nothing else. Raises StoreUnavailable then.
+        """
+        facts: FactsSection | Unavailable | None = None
+        if self._reader is not None and frame.subject.inject and frame.task_type in _FACTS:
+            facts = await self._facts(self._reader, frame, scope, budget)
         working, context = frame.request.working, frame.request.payload.task_context
         diff = working.current_diff if working is not None else None
         tests = working.failing_tests if working is not None else ()
-        if context is None and diff is None and not tests:
+        has_own = not (context is None and diff is None and not tests)
+        if isinstance(facts, Unavailable):
+            if not has_own:
+                raise facts
+            layer = await self._build(context, diff, tests, None)
+            return replace(layer, status="partial", reason="section_error") if layer.fragments else layer
+        if facts is None and not has_own:
             return no_content(self.layer, "no_data")
+        return await self._build(context, diff, tests, facts)
+
+    async def _build(
+        self, context: object, diff: str | None, tests: Sequence[FailingTest], facts: FactsSection | None
+    ) -> LayerContribution:
         return await run_by_weight(
-            self._threads, partial(build_task, context, diff, tests), context, diff, tests
+            self._threads, partial(build_task, context, diff, tests, facts), context, diff, tests
         )
 
+    @staticmethod
+    async def _facts(
+        reader: GraphReader, frame: RequestFrame, scope: Scope, budget: LayerBudget
+    ) -> FactsSection | Unavailable | None:
+        asking = asyncio.ensure_future(
+            reader.answer(frame, scope, budget_tokens=budget.graph_tokens, counter=budget.counter)
+        )
+        wait_seconds = _WAIT_SHARE * layer_timeout_ms(frame.request, "task") / 1_000
+        try:
+            await asyncio.wait({asking}, timeout=wait_seconds)
+        finally:
+            asking.cancel()
+        if not asking.done() or asking.cancelled():
+            return StoreUnavailable("graph", "no answer in time")
+        error = asking.exception()
+        if error is not None:
+            if isinstance(error, Unavailable):
+                return error
+            raise error
+        answered = asking.result()
+        if answered is None:
+            return None
+        heading, pick = _FACTS[frame.task_type]
+        found = pick(answered.answer)
+        return FactsSection(heading, found) if found else None
 
-def build_task(context: object, diff: str | None, tests: Sequence[FailingTest] = ()) -> LayerContribution:
-    """The three sections as fragments: the context is one, the diff one per file, the tests one each."""
+
+@dataclass(frozen=True, slots=True)
+class FactsSection:
+    """Lines from the graph below a heading of their own."""
+
+    heading: str
+    facts: tuple[GraphFact, ...]
+
+
+_FACTS: Final[Mapping[TaskType, tuple[str, Callable[[GraphAnswer], tuple[GraphFact, ...]]]]] = {
+    "TEST": ("## Tests that cover this", lambda answer: answer.tests),
+    "REVIEW": ("## Open traces", lambda answer: answer.open_traces),
+}
+
+
+def build_task(
+    context: object,
+    diff: str | None,
+    tests: Sequence[FailingTest] = (),
+    facts: FactsSection | None = None,
+) -> LayerContribution:
+    """The sections as fragments: the context is one, the diff one per file, tests and facts one each."""
     block = ContributionBuilder("task", heading=HEADING, resource_type="task")
     block.section("task_context", partial(_write_context, block, context))
     block.section("current_diff", partial(_write_diff, block, diff or ""))
     block.section("failing_tests", partial(_write_tests, block, tests))
+    if facts is not None:
+        block.section("graph_facts", partial(_write_facts, block, facts))
     return block.finish()
 
 
@@ -134,4 +209,15 @@ def _write_tests(block: ContributionBuilder, tests: Sequence[FailingTest]) -> No
             relevance=_FAILING_TEST,
             is_pinned=True,
             is_divisible=True,
+        )
+
+
+def _write_facts(block: ContributionBuilder, facts: FactsSection) -> None:
+    for fact in facts.facts:
+        block.add(
+            f"graph://{fact.node_id}",
+            f"- {fold(fact.text)}",
+            group=facts.heading,
+            relevance=_FACT,
+            location=fact.node_id,
         )
