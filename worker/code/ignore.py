@@ -70,6 +70,9 @@ def _valid(text: str) -> list[str]:
     """The lines, without those that are no pattern: git passes over them as well."""
     lines: list[str] = []
     for line in text.removeprefix("\ufeff").replace("\r\n", "\n").split("\n"):
+        if not line.strip() or line.startswith("#"):
+            # The library drops some of these, which would shift the numbers of the rest.
+            continue
         try:
             GitIgnoreSpec.from_lines([line])
         except ValueError:

@@ -90,13 +90,18 @@ def _pattern(written: str) -> re.Pattern[str]:
     if not body:
         return re.compile(r"(?s:.*)\Z") if written == "/" else re.compile(r"(?!)")
     segments = body.split("/")
-    pieces: list[str] = [] if is_anchored else ["(?:[^/]+/)*"]
-    for index, segment in enumerate(segments):
-        is_last = index == len(segments) - 1
-        if segment == "**":
-            pieces.append("(?:.+)" if is_last else "(?:[^/]+/)*")
-        else:
-            pieces.append(_segment(segment) + ("" if is_last else "/"))
+    groups = _groups(segments if is_anchored else ["**", *segments])
+    if len(groups) > 1 and not groups[-1]:
+        # A pattern that ends in `**` means all that is in the folder.
+        groups[-1] = [None]
+    pieces = ["/".join(map(_segment, groups[0]))]
+    for index, group in enumerate(groups[1:], start=1):
+        if pieces[-1] and index == 1 and groups[0]:
+            pieces.append("/")
+        text = "/".join(map(_segment, group))
+        is_last = index == len(groups) - 1
+        # Where a group first fits it may stay, unless it has to reach the end: so nothing is tried twice.
+        pieces.append(f"(?:[^/]+/)*?{text}" if is_last else f"(?>(?:[^/]+/)*?{text}/)")
     if written.endswith("/"):
         pieces.append("/.+")
     elif segments[-1] != "**" and not (is_anchored and segments[-1] == "*"):
@@ -105,22 +110,36 @@ def _pattern(written: str) -> re.Pattern[str]:
     return re.compile("(?s:" + "".join(pieces) + r")\Z")
 
 
-def _segment(segment: str) -> str:
-    pieces: list[str] = []
+def _groups(segments: Iterable[str]) -> list[list[str | None]]:
+    """The runs of segments between one `**` and the next; the first is empty where `**` comes first."""
+    groups: list[list[str | None]] = [[]]
+    for segment in segments:
+        if segment != "**":
+            groups[-1].append(segment)
+        elif len(groups) == 1 or groups[-1]:
+            groups.append([])
+    return groups
+
+
+def _segment(segment: str | None) -> str:
+    """One segment as a regular expression; None stands for any way down."""
+    if segment is None:
+        return ".+"
+    literals = [""]
     index = 0
     while index < len(segment):
         character = segment[index]
         if character == "*":
-            # A run of stars means what one does, and would make matching slow.
-            while segment[index : index + 1] == "*":
-                index += 1
-            pieces.append("[^/]*+" if index == len(segment) else "[^/]*?")
-            continue
-        if character == "\\" and index + 1 < len(segment):
+            if literals[-1] or len(literals) == 1:
+                literals.append("")
+        elif character == "\\" and index + 1 < len(segment):
             index += 1
-            character = segment[index]
-            pieces.append(re.escape(character))
+            literals[-1] += re.escape(segment[index])
         else:
-            pieces.append("[^/]" if character == "?" else re.escape(character))
+            literals[-1] += "[^/]" if character == "?" else re.escape(character)
         index += 1
-    return "".join(pieces)
+    first, *rest = literals
+    if not rest:
+        return first
+    *middle, last = rest
+    return first + "".join(f"(?>[^/]*?{literal})" for literal in middle) + "[^/]*" + last
