@@ -79,17 +79,18 @@ def join_decisions(facts: Sequence[DocumentFacts], notes: list[Note]) -> JoinedD
 def _placed(facts: Iterable[DocumentFacts]) -> list[_Placed]:
     found = [(one, decision) for one in facts if not one.is_archived for decision in one.decisions]
     users = Counter(decision.id for _, decision in found)
-    taken: set[str] = set()
+    taken: Counter[str] = Counter()
     placed: list[_Placed] = []
     for one, decision in found:
         name = decision.id
         if not name or users[name] > 1:
             own = name or f"d_{hashlib.sha256(decision.title.encode()).hexdigest()[:10]}"
             name = one.path if one.format == "adr" else f"{one.path}/{own}"
-        unique, count = name, 2
+        unique = name
         while unique in taken:
-            unique, count = f"{name}#{count}", count + 1
-        taken.add(unique)
+            taken[name] += 1
+            unique = f"{name}#{taken[name]}"
+        taken[unique] = 1
         placed.append(_Placed(one, decision, NodeRef("Decision", unique)))
     return placed
 

@@ -118,13 +118,20 @@ def read_ids(text: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
             return match[0]
         values = _expand(match["first"], match["last"])
         if values is None:
-            if _looks_like_id(match["first"]) and _looks_like_id(match["last"]):
+            last = _last_id(match["first"], match["last"])
+            if _looks_like_id(match["first"]) and _looks_like_id(last):
                 unexpanded.append(match[0])
-            return f"{match['first']}, {match['last']}"
+            return f"{match['first']}, {last}"
         return ", ".join(values)
 
     found = (match[0] for match in _ANY.finditer(_RANGE.sub(expand, text)))
     return tuple(dict.fromkeys(found)), tuple(unexpanded)
+
+
+def _last_id(first: str, last: str) -> str:
+    """The end of a range as an id: a bare number has the prefix of the beginning."""
+    low = _NUMBERED.match(first)
+    return f"{low['prefix']}{last}" if low and last.isdigit() else last
 
 
 def _looks_like_id(text: str) -> bool:

@@ -160,8 +160,9 @@ def _comment(state: StateBlock, start: int, end: int, silent: bool) -> bool:  # 
     found = _open(state.env)  # pyright: ignore[reportArgumentType] (the dict that parse_markdown passes)
     close = -1 if found.comment else state.src.find("-->", position)
     if close < 0:
+        if not found.comment:
+            found.notes[start] = "<!--"
         found.comment = True
-        found.notes[start] = "<!--"
         return False
     last = bisect_left(state.eMarks, close)
     if last >= end:

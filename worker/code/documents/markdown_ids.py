@@ -13,7 +13,7 @@ from typing import Final
 
 from worker.code.documents.ids import ID, is_requirement_id
 from worker.code.documents.markdown import Block, Markdown
-from worker.code.documents.naming import nested_text, open_questions, with_unique_ids
+from worker.code.documents.naming import dedent, open_questions, with_unique_ids
 from worker.code.documents.results import Note, Requirement, RequirementKind
 from worker.code.documents.wording import (
     fold_status,
@@ -78,6 +78,8 @@ class _Definition:
     start: int
     end: int
     parent: str
+    own_lines: int = 1
+    """How many lines its own paragraph, heading or row has."""
 
 
 def kind_of(literal: str) -> RequirementKind:
@@ -144,6 +146,7 @@ def _definitions(markdown: Markdown, *, plain_items: bool) -> Iterator[_Definiti
     """Every place that may define, weak ones included."""
     parent = ""
     parent_level = 7
+    around: list[tuple[int, str]] = []
     prose_columns: dict[tuple[str, ...], int] = {}
     for index, block in enumerate(markdown.blocks):
         if block.is_quoted:
@@ -157,7 +160,13 @@ def _definitions(markdown: Markdown, *, plain_items: bool) -> Iterator[_Definiti
             elif block.level <= parent_level:
                 parent, parent_level = "", 7
         elif block.kind in {"item", "paragraph"}:
-            yield from _from_line(markdown, index, parent=parent, plain_items=plain_items)
+            while around and around[-1][0] < block.start:
+                around.pop()
+            above = around[-1][1] if around else parent
+            for definition in _from_line(markdown, index, parent=above, plain_items=plain_items):
+                if block.kind == "item" and kind_of(definition.id) != "criterion":
+                    around.append((block.end, definition.id))
+                yield definition
         elif block.kind == "row":
             definition = _from_row(markdown.blocks, index, prose_columns, parent=parent)
             if definition is not None:
@@ -183,20 +192,20 @@ def _from_heading(markdown: Markdown, index: int) -> _Definition | None:
 
 
 def _with_sections(markdown: Markdown, chosen: Sequence[_Definition]) -> Iterator[_Definition]:
-    """The definitions, those by heading with the lines of their section that belong to no other."""
+    """The definitions, each with the lines of its section or item that belong to no other."""
     for index, definition in enumerate(chosen):
-        if definition.strength != _HEADING:
-            yield definition
-            continue
-        first, parts = definition.start + 1, list[str]()
+        first, lines = definition.start + definition.own_lines, list[str]()
         following = index + 1
         while following < len(chosen) and chosen[following].start <= definition.end:
-            parts.append(markdown.source(first, chosen[following].start - 1))
-            first = chosen[following].end + 1
+            lines += markdown.lines[first - 1 : chosen[following].start - 1]
+            first = max(first, chosen[following].end + 1)
             following += 1
-        parts.append(markdown.source(first, definition.end))
-        text = "\n".join(part for part in parts if part)
-        yield replace(definition, text=text or definition.title)
+        lines += markdown.lines[first - 1 : definition.end]
+        if definition.strength == _HEADING:
+            text = "\n".join(lines).strip("\n").rstrip() or definition.title
+        else:
+            text = f"{definition.text}\n{dedent(lines)}".strip()
+        yield replace(definition, text=text)
 
 
 def _own_end(markdown: Markdown, index: int, section: range) -> int:
@@ -224,26 +233,23 @@ def _status_line(blocks: Sequence[Block], section: range) -> str:
 def _from_line(markdown: Markdown, index: int, *, parent: str, plain_items: bool) -> Iterator[_Definition]:
     block = markdown.blocks[index]
     if block.kind == "item":
-        nested = nested_text(markdown, index)
-        definition = _line(block.text, block.start, block.end, nested, parent, plain_items=plain_items)
+        definition = _line(block.text, block.start, block.end, parent, plain_items=plain_items)
         if definition is not None:
             yield definition
         return
     # Lines of a paragraph may each hold one; what follows a definition belongs to it.
     lines = block.text.split("\n")
-    starts = [n for n, line in enumerate(lines) if _line(line, 1, 1, "", parent, plain_items=False)]
+    starts = [n for n, line in enumerate(lines) if _line(line, 1, 1, parent, plain_items=False)]
     for position, first in enumerate(starts):
         last = starts[position + 1] if position + 1 < len(starts) else len(lines)
         text = "\n".join(lines[first:last])
         line = block.start + first
-        definition = _line(text, line, line + last - first - 1, "", parent, plain_items=False)
+        definition = _line(text, line, line + last - first - 1, parent, plain_items=False)
         if definition is not None:
             yield definition
 
 
-def _line(
-    text: str, start: int, end: int, nested: str, parent: str, *, plain_items: bool
-) -> _Definition | None:
+def _line(text: str, start: int, end: int, parent: str, *, plain_items: bool) -> _Definition | None:
     match = _START.match(text)
     if match is None or _NO_DEFINITION.match(match["rest"]):
         return None
@@ -253,13 +259,15 @@ def _line(
         return None
     wording = _SEPARATOR.sub("", rest.lstrip("*_`~]"), count=1)
     wording = re.sub(r"^[*_`]+\s*[:：—–.-]?\s*", "", wording)
-    body = f"{_balanced(wording)}\n{nested}".strip()
+    body = _balanced(wording).strip()
     if not body:
         return None
     struck = f"~~{wording}" if "~~" in match["lead"] else wording
     mark = match["mark"] or ""
     status = status_in_text(struck.split("\n\n", 1)[0]) or status_of_mark(mark)[0]
-    return _Definition(_BOLD, match["id"], one_line(wording), body, status, mark, start, end, parent)
+    return _Definition(
+        _BOLD, match["id"], one_line(wording), body, status, mark, start, end, parent, text.count("\n") + 1
+    )
 
 
 def _balanced(wording: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -60,6 +60,10 @@ def nested_text(markdown: Markdown, index: int) -> str:
     """An item's lines after its own paragraph, as written, without the indentation that they share."""
     block = markdown.blocks[index]
     first = block.start + block.text.count("\n") + 1
-    lines = list(markdown.lines[first - 1 : block.end])
+    return dedent(markdown.lines[first - 1 : block.end])
+
+
+def dedent(lines: Sequence[str]) -> str:
+    """The lines without the indentation that they share, and without blank ones at either end."""
     indent = min((len(line) - len(line.lstrip()) for line in lines if line.strip()), default=0)
     return "\n".join(line[indent:].rstrip() for line in lines).strip("\n")

@@ -8,7 +8,7 @@ means the requirement as it holds today.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
@@ -132,6 +132,7 @@ class _RequirementJoin:
         self.items: defaultdict[str, set[str]] = defaultdict(set)
         self.named: defaultdict[str, set[NodeRef]] = defaultdict(set)
         self.spec_of: dict[str, str] = {}
+        self._uses: Counter[tuple[str, str]] = Counter()
         self._parts_of: dict[str, dict[str, list[str]]] = {}
 
     def add(self, facts: DocumentFacts) -> None:
@@ -141,9 +142,9 @@ class _RequirementJoin:
         renamed: dict[str, str] = {}
         for requirement in facts.requirements:
             literal = requirement.id
-            count = 2
             while literal in entries:
-                literal, count = f"{requirement.id}#{count}", count + 1
+                self._uses[facts.spec_id, requirement.id] += 1
+                literal = f"{requirement.id}#{self._uses[facts.spec_id, requirement.id] + 1}"
             if literal != requirement.id:
                 renamed[requirement.id] = literal
                 self._note("duplicate_id", requirement, facts.path, requirement.id)

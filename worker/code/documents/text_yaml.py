@@ -8,8 +8,10 @@ from typing import Final, cast
 
 import yaml
 
-MAX_YAML_CHARS: Final = 200_000
+MAX_YAML_CHARS: Final = 100_000
 """The pure-Python loader reads some 100 kB a second; items and front matter are far smaller."""
+MAX_FLOW_MARKS: Final = 1_000
+"""Open brackets make the loader look at each of them again for every character that follows."""
 
 _LINE: Final = re.compile(r"(?P<key>[^\s:#-][^:\n]{0,80}?)\s*:\s(?P<value>.*)")
 
@@ -20,7 +22,7 @@ def load_mapping(text: str) -> Mapping[str, object] | None:
     Tags and types are ignored, aliases are shared and never expanded. The loader in C would overflow its
     stack on deep nesting, so it is not used.
     """
-    if len(text) > MAX_YAML_CHARS:
+    if len(text) > MAX_YAML_CHARS or text.count("[") + text.count("{") > MAX_FLOW_MARKS:
         return None
     try:
         value: object = yaml.load(text, Loader=yaml.BaseLoader)  # noqa: S506 (builds strings, lists, dicts only)

@@ -95,11 +95,20 @@ def test_a_criterion_belongs_to_the_requirement_in_its_id_or_above_it() -> None:
     ]
 
 
+def test_a_criterion_in_the_item_of_a_requirement_is_its_part_and_no_line_counts_twice() -> None:
+    text = "- **REQ-1**:\n  pays\n  - **AC-1**: on time\n  - in full\n- **AC-2**: of none\n"
+    assert [(r.id, r.parent, r.text) for r in read(text).requirements] == [
+        ("REQ-1", "", "pays\n- in full"),
+        ("AC-1", "REQ-1", "on time"),
+        ("AC-2", "", "of none"),
+    ]
+
+
 def test_a_headings_text_leaves_out_what_others_define_in_it() -> None:
     text = "### REQ-1: A\n\nBefore.\n\n- **AC-1**: x\n  more\n\nAfter.\n\n#### REQ-2: B\n\nInner.\n"
     found = {r.id: (r.text, r.start_line, r.end_line) for r in read(text).requirements}
     assert found == {
-        "REQ-1": ("Before.\nAfter.", 1, 8),
+        "REQ-1": ("Before.\n\n\nAfter.", 1, 8),
         "AC-1": ("x\nmore", 5, 6),
         "REQ-2": ("Inner.", 10, 12),
     }
