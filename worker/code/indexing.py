@@ -32,7 +32,6 @@ from worker.code.reading import FileReaders, FileReading
 from worker.code.reading_pool import read_files
 from worker.code.scan import MAX_FILE_BYTES, FileStamp, scan_tree
 from worker.code.skipping import SkipRule, is_usable_name, skip_content, skip_name, skip_size
-from worker.code.sources import clean_path
 from worker.errors import GraphConflict, WorkerError
 from worker.graph.diff import diff_contents
 from worker.graph.model import FileStatus, GraphContents, GraphHead, Node
@@ -44,9 +43,6 @@ VERSION: Final = 1
 MAX_ATTEMPTS: Final = 5
 _EMPTY: Final = GraphContents(nodes=(), edges=())
 _SYMBOLS: Final[tuple[NodeLabel, ...]] = ("Module", "Class", "Function")
-_UNSETTLED_NS: Final = 2_000_000_000
-"""A file that was written so shortly before the scan may be written again under the same stamp."""
-
 Phase = Literal["load", "scan", "read", "link", "store"]
 
 
@@ -63,6 +59,9 @@ class IndexOptions:
     max_file_bytes: int = MAX_FILE_BYTES
     with_history: bool = True
     processes: int = 0
+    unsettled_seconds: float = 2.0
+    """A file that was written so shortly before a scan may be written again under the same stamp, and is read
+    again by the next one."""
 
     @property
     def rules(self) -> str:
@@ -171,7 +170,10 @@ async def index_project(
     run = _Run(store, project_id, options or IndexOptions(), on_progress, cache)
 
     def collect(base: _Base) -> _Sources:
-        return run.scan(root, base)
+        sources = run.scan(root, base)
+        if not sources.files:
+            raise NothingIndexed(f"no file to index below {root}")
+        return sources
 
     return await run.index(collect)
 
@@ -205,7 +207,7 @@ async def index_files(
 def is_clean(path: str) -> bool:
     """Whether a path is one that a scan gives: relative, spelled in one way, valid Unicode on one line."""
     names = path.split("/")
-    return path == clean_path(path) and ".." not in names and all(map(is_usable_name, names)) and bool(path)
+    return all(names) and not {".", ".."} & set(names) and all(map(is_usable_name, names))
 
 
 @dataclass(frozen=True, slots=True)
@@ -300,10 +302,11 @@ class _Run:
             found = kept.stamps.get(path)
             if found is None or found.stamp != stamp:
                 return None
-            return found.sha256 if reading_key(path, found.sha256, rules=rules) in kept.readings else None
+            reading = kept.readings.get(reading_key(path, found.sha256, rules=rules))
+            return found.sha256 if reading is not None and reading[0].status != "stale" else None
 
         with self._phase("scan"):
-            started_ns = time.time_ns()
+            settled_ns = time.time_ns() - int(self._options.unsettled_seconds * 1e9)
             scan = scan_tree(root, max_file_bytes=self._options.max_file_bytes, known=known)
             history = History()
             if self._options.with_history:
@@ -315,7 +318,7 @@ class _Run:
             stamps={
                 file.path: Stamped(file.stamp, file.sha256)
                 for file in scan.files
-                if file.stamp is not None and _is_settled(file.stamp, started_ns)
+                if file.stamp is not None and file.stamp.written_ns < settled_ns
             },
             skipped=scan.skipped,
             history=history,
@@ -367,7 +370,7 @@ class _Run:
         jobs = [
             (path, source.content)
             for path, source in sources.files.items()
-            if keys[path] not in kept and source.content is not None
+            if source.content is not None and _is_to_be_read(kept.get(keys[path]))
         ]
         with self._phase("read"):
             fresh = read_files(
@@ -379,7 +382,7 @@ class _Run:
         files: dict[str, IndexedFile] = {}
         for path in sorted(sources.files):
             source = sources.files[path]
-            found = kept.get(keys[path]) or fresh.get(path)
+            found = fresh.get(path) or kept.get(keys[path])
             if found is None:
                 stale = _stale(path, base.contents)
                 found = stale, encode_reading(stale)
@@ -421,7 +424,8 @@ class _Run:
                 return frozenset(readings)
             old[path] = found[0]
         for path in known.keys() | readings.keys():
-            if path not in files or known.get(path) != files[path].sha256:
+            is_same = path in files and known.get(path) == files[path].sha256
+            if not is_same or old[path].status != readings[path].status:
                 changed.add(path)
         if not changed:
             return frozenset()
@@ -553,6 +557,10 @@ def _require_symbols(contents: GraphContents, files: Mapping[str, IndexedFile]) 
         )
 
 
+def _is_to_be_read(found: tuple[FileReading, bytes] | None) -> bool:
+    return found is None or found[0].status == "stale"
+
+
 def _stale(path: str, contents: GraphContents) -> FileReading:
     """What the graph holds of a file that would have to be read again, and whose content is not at hand."""
     nodes = tuple(node for node in contents.nodes if node.path == path and node.label != "File")
@@ -578,10 +586,6 @@ def _stale(path: str, contents: GraphContents) -> FileReading:
 def _status(node: Node) -> FileStatus:
     status: FileStatus = node.property("status")  # pyright: ignore[reportAssignmentType] - as assembled
     return status
-
-
-def _is_settled(stamp: FileStamp, now_ns: int) -> bool:
-    return max(stamp.modified_ns, stamp.changed_ns) < now_ns - _UNSETTLED_NS
 
 
 @contextlib.contextmanager

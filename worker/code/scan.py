@@ -44,6 +44,11 @@ class FileStamp:
     changed_ns: int
     inode: int
 
+    @property
+    def written_ns(self) -> int:
+        """When content or name last changed, as far as is known."""
+        return max(self.modified_ns, self.changed_ns)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScannedFile:

@@ -1,7 +1,13 @@
 from __future__ import annotations
 
+import asyncio
+import hashlib
+import os
 import random
+import signal
 import subprocess
+import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -9,7 +15,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.support.memory_graph import MemoryGraphStore
+from worker.code.assembling import ProjectStep
 from worker.code.indexing import (
+    MAX_ATTEMPTS,
     IndexCache,
     IndexOptions,
     IndexProgress,
@@ -19,7 +27,8 @@ from worker.code.indexing import (
 )
 from worker.code.reading import FileReaders, FileReading, read_python
 from worker.errors import GraphConflict, Unavailable
-from worker.graph.model import Edge, GraphContents, Node, NodeRef
+from worker.graph.model import Edge, GraphChange, GraphContents, GraphHead, Node, NodeRef
+from worker.stores.sqlite_graph import SqliteGraphStore
 
 PLAIN = IndexOptions(with_history=False)
 
@@ -49,7 +58,14 @@ def edges(contents: GraphContents, relation: str) -> set[tuple[str, str]]:
 
 PATHS = (
     *("a.py", "b.py", "pkg/__init__.py", "pkg/a.py", "pkg/b.py", "pkg/sub/__init__.py", "pkg/sub/a.py"),
-    *("src/lib_x/__init__.py", "src/lib_x/a.py", "tests/test_a.py", "tests/test_b.py", "ns/a.py", "README.md"),
+    *(
+        "src/lib_x/__init__.py",
+        "src/lib_x/a.py",
+        "tests/test_a.py",
+        "tests/test_b.py",
+        "ns/a.py",
+        "README.md",
+    ),
 )
 NAMES = ("f", "g", "run", "Base", "A", "helper")
 LINES = st.sampled_from(
@@ -96,7 +112,7 @@ SOURCES = st.lists(LINES, max_size=6).map(lambda lines: "\n".join([*lines, ""]).
 EDITS = st.lists(st.tuples(st.sampled_from(PATHS), st.none() | SOURCES | SOURCES | SOURCES), max_size=6)
 
 
-@settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.dictionaries(st.sampled_from(PATHS), SOURCES, max_size=9), st.lists(EDITS, min_size=1, max_size=3))
 async def test_an_incremental_index_equals_a_full_one(
     first: dict[str, bytes], rounds: list[list[tuple[str, bytes | None]]]
@@ -129,7 +145,10 @@ async def test_a_tree_that_is_edited_on_disk_is_indexed_as_if_anew(
     tmp_path_factory: pytest.TempPathFactory, dice: random.Random
 ) -> None:
     root = tmp_path_factory.mktemp("tree")
-    write(root, {f"pkg/m{n}.py": f"from pkg.m{n - 1} import f{n - 1}\ndef f{n}(): f{n - 1}()\n" for n in range(6)})
+    write(
+        root,
+        {f"pkg/m{n}.py": f"from pkg.m{n - 1} import f{n - 1}\ndef f{n}(): f{n - 1}()\n" for n in range(6)},
+    )
     store = MemoryGraphStore()
     await index_project(store, "p", root, options=PLAIN)
     for _ in range(4):
@@ -148,3 +167,369 @@ async def test_a_tree_that_is_edited_on_disk_is_indexed_as_if_anew(
         await index_project(store, "p", root, options=PLAIN)
         await index_project(full, "p", root, options=PLAIN)
         assert await contents_of(store) == await contents_of(full)
+
+
+async def test_a_changed_body_costs_one_file_and_a_changed_name_those_that_use_it() -> None:
+    files = {f"m{n}.py": b"from base import helper\ndef f(): helper()\n" for n in range(5)}
+    files |= {f"other{n}.py": b"def g(): pass\n" for n in range(5)} | {"base.py": b"def helper(): pass\n"}
+    store = MemoryGraphStore()
+    first = await index_files(store, "p", files, options=PLAIN)
+    body = await index_files(store, "p", {"base.py": b"def helper(): return 1\n"}, options=PLAIN)
+    name = await index_files(store, "p", {"base.py": b"def renamed(): return 1\n"}, options=PLAIN)
+    again = await index_files(store, "p", {"base.py": b"def renamed(): return 1\n"}, options=PLAIN)
+    reports = (first, body, name, again)
+    assert [report.files_read for report in reports] == [11, 1, 1, 0]
+    assert [report.files_linked for report in reports] == [11, 1, 6, 0]
+    assert [report.is_changed for report in reports] == [True, True, True, False]
+    assert [report.graph_version for report in reports] == [1, 2, 3, 3]
+
+
+async def test_a_file_with_the_same_stamp_is_not_read_again(tmp_path: Path) -> None:
+    write(tmp_path, {"a.py": "def f(): pass\n", "b.py": "def g(): pass\n"})
+    for path in ("a.py", "b.py"):
+        os.utime(tmp_path / path, (1, 1))
+    store = MemoryGraphStore()
+    options = IndexOptions(with_history=False, unsettled_seconds=-1.0)
+    await index_project(store, "p", tmp_path, options=options)
+    # What could not be read any more is not missed.
+    opened: list[str] = []
+    hook_is_on = True
+
+    def hook(event: str, arguments: tuple[object, ...]) -> None:
+        if hook_is_on and event == "open":
+            opened.append(str(arguments[0]))
+
+    sys.addaudithook(hook)
+    report = await index_project(store, "p", tmp_path, options=options)
+    hook_is_on = False
+    assert not report.is_changed
+    assert not [name for name in opened if name.endswith((".py",))]
+
+
+# --- What is there ------------------------------------------------------------------------------------
+
+
+async def test_a_tree_becomes_a_graph(tmp_path: Path) -> None:
+    write(
+        tmp_path,
+        {
+            "CODEOWNERS": "*.py @python\n",
+            "app.py": "class A:\n    def run(self): pass\ndef main(): A()\n",
+            "notes.txt": "words\n",
+            "bad.py": "def (:\n",
+        },
+    )
+    store = MemoryGraphStore()
+    progress: list[IndexProgress] = []
+    report = await index_project(store, "p", tmp_path, options=PLAIN, on_progress=progress.append)
+    contents = await contents_of(store)
+    assert report.files == {"parsed": 3, "failed": 1}
+    assert report.not_whole == (("bad.py", "failed", "syntax at line 1"),)
+    assert report.symbols == 5
+    assert report.edges == {"CALLS": 1, "DEFINES": 9, "OWNS": 2}
+    assert (report.exact_calls, report.guessed_calls, report.unresolved_calls) == (1, 0, 0)
+    assert report.history_reason == ""
+    assert set(report.seconds) == {"load", "scan", "read", "link", "store"}
+    assert {step.phase for step in progress} == set(report.seconds)
+    assert node(contents, "Module", "bad.py::<module>").property("parse_error") == "syntax at line 1"
+    file = node(contents, "File", "app.py")
+    assert (file.language, file.name, file.property("status")) == ("python", "app.py", "parsed")
+    assert file.property("sha256") == hashlib.sha256((tmp_path / "app.py").read_bytes()).hexdigest()
+    assert edges(contents, "OWNS") == {("@python", "app.py"), ("@python", "bad.py")}
+    assert ("p", "app.py") in edges(contents, "DEFINES")
+
+
+async def test_a_requirement_that_no_document_defines_dangles() -> None:
+    store = MemoryGraphStore()
+    await index_files(store, "p", {"a.py": b"def f():\n    # @traces REQ-7\n    pass\n"}, options=PLAIN)
+    item = node(await contents_of(store), "RequirementItem", "REQ-7")
+    assert item.property("status") == "dangling"
+
+
+async def test_commits_touch_the_files_that_are_there(tmp_path: Path) -> None:
+    environment = os.environ | {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_COMMITTER_DATE": "1700000000 +0000"}
+
+    def git(*arguments: str) -> None:
+        identity = ("-c", "user.name=a", "-c", "user.email=a@b.c")
+        subprocess.run(["git", "-C", str(tmp_path), *identity, *arguments], check=True, env=environment)
+
+    git("init", "-q")
+    write(tmp_path, {"a.py": "def f(): pass\n", "gone.py": ""})
+    git("add", "-A")
+    git("commit", "-qm", "add both")
+    (tmp_path / "gone.py").unlink()
+    store = MemoryGraphStore()
+    report = await index_project(store, "p", tmp_path)
+    contents = await contents_of(store)
+    commit = next(n for n in contents.nodes if n.label == "Commit")
+    assert (commit.text, commit.property("committed_at")) == ("add both", "2023-11-14T22:13:20Z")
+    assert edges(contents, "TOUCHES") == {(commit.id, "a.py")}
+    file = node(contents, "File", "a.py")
+    assert (file.property("updated_at"), file.property("churn")) == ("2023-11-14T22:13:20Z", "1")
+    # Contents that come inline keep the history that is known, and a new commit is one more version.
+    await index_files(store, "p", {"b.py": b"def g(): pass\n"})
+    assert edges(await contents_of(store), "TOUCHES") == {(commit.id, "a.py")}
+    (tmp_path / "b.py").write_text("def g(): pass\n")
+    git("add", "-A")
+    git("commit", "-qm", "add b")
+    after = await index_project(store, "p", tmp_path)
+    assert after.nodes["Commit"] == 2
+    assert after.snapshot_id != report.snapshot_id
+
+
+async def test_two_projects_with_the_same_files_do_not_meet() -> None:
+    store = MemoryGraphStore()
+    project = "0b6f0d0e-7c1c-4b39-9a4b-1f2d3c4b5a69"
+    await index_files(store, project, {"a.py": b"def f(): pass\n"}, options=PLAIN)
+    await index_files(store, "other", {"a.py": b"def f(): pass\n", "b.py": b"def g(): pass\n"}, options=PLAIN)
+    assert [n.id for n in (await contents_of(store, project)).nodes if n.label == "File"] == ["a.py"]
+    assert node(await contents_of(store, project), "Project", project).name == project
+
+
+# --- Bad input ----------------------------------------------------------------------------------------
+
+BAD: dict[str, tuple[bytes, str, str]] = {
+    "pep695.py": (b"def f[T](x: T) -> T: return x\n", "failed", "syntax at line 1"),
+    "halfway.py": (b"def ok(): pass\n\ndef broken(\n", "failed", "syntax at line 3"),
+    "latin1.py": (b"x = '\xe9'\n", "failed", "encoding"),
+    "latin1_declared.py": (b"# coding: latin-1\ndef caf\xe9(): pass\n", "parsed", ""),
+    "bom.py": (b"\xef\xbb\xbfdef f(): pass\n", "parsed", ""),
+    "nul.py": (b"x = 1\n\0\n", "failed", "nul_byte at line 2"),
+    "utf16.py": ("def f(): pass\n".encode("utf-16"), "failed", "encoding"),
+    "empty.py": (b"", "parsed", ""),
+    "terms.py": (b"x = " + b" + ".join([b"1"] * 5_000) + b"\n", "failed", "too_complex"),
+    "nested.py": (b"x = " + b"(" * 5_000 + b")" * 5_000 + b"\n", "failed", ""),
+    "digits.py": (b"x = " + b"9" * 10_000 + b"\n", "failed", "syntax at line 1"),
+    "no_codec.py": (b"# coding: nonsense\n", "failed", "encoding"),
+    "surrogate.py": (b"class A:\n    '''\\ud800'''\n", "parsed", ""),
+    "odd 'quote' `tick` \"x\".py": (b"def f(): pass\n", "parsed", ""),
+    "case/Session.py": (b"class Session: pass\ndef session(): pass\n", "parsed", ""),
+    "case/session.py": (b"class Session: pass\n", "parsed", ""),
+    "redefined.py": (b"if x:\n    def f(): pass\nelse:\n    def f(): pass\n", "parsed", ""),
+    "async_nested.py": (b"async def a():\n    async def b():\n        async def c(): pass\n", "parsed", ""),
+    "same.py": (
+        b"".join(
+            b"class %s:\n    class Same:\n        def run(self): pass\n" % name
+            for name in (b"Alpha", b"Beta")
+        ),
+        "parsed",
+        "",
+    ),
+    "script": (b"#!/usr/bin/env python3\ndef f(): pass\n", "parsed", ""),
+}
+EXPECTED_SYMBOLS = {
+    "latin1_declared.py::caf\xe9",
+    "bom.py::f",
+    "surrogate.py::A",
+    "odd 'quote' `tick` \"x\".py::f",
+    "case/Session.py::Session",
+    "case/Session.py::session",
+    "case/session.py::Session",
+    "redefined.py::f",
+    "redefined.py::f#2",
+    "async_nested.py::a",
+    "async_nested.py::a.<locals>.b",
+    "async_nested.py::a.<locals>.b.<locals>.c",
+    *("same.py::Alpha", "same.py::Alpha.Same", "same.py::Alpha.Same.run"),
+    *("same.py::Beta", "same.py::Beta.Same", "same.py::Beta.Same.run"),
+    "script::f",
+}
+
+
+@pytest.mark.parametrize("processes", [0, 2])
+async def test_every_bad_file_is_indexed_or_reported_with_its_reason(tmp_path: Path, processes: int) -> None:
+    write(tmp_path, {path: content for path, (content, _, _) in BAD.items()})
+    store = SqliteGraphStore(tmp_path / "graph.db")
+    options = IndexOptions(with_history=False, processes=processes, readers=FileReaders())
+    report = await index_project(store, "p", tmp_path, options=options)
+    loaded = await store.load("p")
+    await store.close()
+    assert loaded is not None
+    nodes = loaded[1].nodes
+    found = {n.id: (n.property("status"), n.property("reason")) for n in nodes if n.label == "File"}
+    for path, (_, status, reason) in BAD.items():
+        assert found[path][0] == status, path
+        assert found[path][1] == reason or not reason, path
+        assert (path, status) in {(p, s) for p, s, _ in report.not_whole} or status == "parsed"
+    assert {n.id for n in nodes if n.label in {"Class", "Function"}} == EXPECTED_SYMBOLS
+    assert {n.path for n in nodes if n.label == "Module"} == BAD.keys()
+    failed = {path for path, (_, status, _) in BAD.items() if status == "failed"}
+    assert {n.path for n in nodes if n.property("parse_error")} == failed
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.dictionaries(st.sampled_from(["a.py", "b.md", "c.ts"]), st.binary(max_size=300), min_size=1))
+async def test_no_content_makes_an_index_raise(files: dict[str, bytes]) -> None:
+    store = MemoryGraphStore()
+    report = await index_files(store, "p", {"ok.py": b"def f(): pass\n"} | files, options=PLAIN)
+    assert sum(report.files.values()) + sum(report.skipped.values()) == len(files) + 1
+
+
+async def test_source_that_gives_no_symbol_is_an_error_and_the_graph_stays(tmp_path: Path) -> None:
+    write(tmp_path, {"a.py": "def f(): pass\n"})
+    store = MemoryGraphStore()
+    await index_project(store, "p", tmp_path, options=PLAIN)
+    write(tmp_path, {"a.py": "def (\n"})
+    with pytest.raises(NothingIndexed, match=r"none of 1 source files gave a symbol; the first is a\.py"):
+        await index_project(store, "p", tmp_path, options=PLAIN)
+    assert node(await contents_of(store), "Function", "a.py::f")
+
+
+async def test_an_empty_tree_does_not_empty_the_graph(tmp_path: Path) -> None:
+    store = MemoryGraphStore()
+    await index_files(store, "p", {"a.py": b"def f(): pass\n"}, options=PLAIN)
+    with pytest.raises(NothingIndexed, match="no file"):
+        await index_project(store, "p", tmp_path, options=PLAIN)
+    with pytest.raises(Unavailable):
+        await index_project(store, "p", tmp_path / "nowhere", options=PLAIN)
+    assert node(await contents_of(store), "Function", "a.py::f")
+
+
+async def test_the_last_file_can_be_deleted_by_name() -> None:
+    store = MemoryGraphStore()
+    await index_files(store, "p", {"a.py": b"def f(): pass\n"}, options=PLAIN)
+    report = await index_files(store, "p", {"a.py": None, "never.py": None}, options=PLAIN)
+    assert report.files == {}
+
+
+@pytest.mark.parametrize(
+    "path", ["", "/a.py", "../a.py", "a/../b.py", "a//b.py", "./a.py", "a\n.py", "\ud800.py"]
+)
+async def test_a_path_that_no_scan_would_give_is_refused(path: str) -> None:
+    with pytest.raises(ValueError, match="not a relative path"):
+        await index_files(MemoryGraphStore(), "p", {path: b""}, options=PLAIN)
+
+
+# --- Writers that meet, and indexers that die -----------------------------------------------------------
+
+
+class RacingStore(MemoryGraphStore):
+    """Another writer is faster, a few times."""
+
+    def __init__(self, *, races: int) -> None:
+        super().__init__()
+        self._races = races
+
+    async def load(self, project_id: str) -> tuple[GraphHead, GraphContents] | None:
+        loaded = await super().load(project_id)
+        if self._races:
+            self._races -= 1
+            await index_files(self, project_id, {f"rival{self._races}.py": b"def r(): pass\n"}, options=PLAIN)
+        return loaded
+
+
+async def test_an_index_that_lost_a_race_starts_from_what_is_there_now() -> None:
+    store = RacingStore(races=1)
+    await index_files(store, "p", {"a.py": b"def f(): pass\n"}, options=PLAIN)
+    files = {n.id for n in (await contents_of(store)).nodes if n.label == "File"}
+    assert files == {"a.py", "rival0.py"}
+
+
+async def test_an_index_that_loses_every_race_says_so() -> None:
+    class Lost(MemoryGraphStore):
+        async def apply(
+            self, project_id: str, change: GraphChange, *, snapshot_id: str, expected_version: int
+        ) -> GraphHead:
+            self.applies += 1
+            raise GraphConflict(project_id=project_id, expected_version=0, found_version=1)
+
+    store = Lost()
+    with pytest.raises(GraphConflict):
+        await index_files(store, "p", {"a.py": b"def f(): pass\n"}, options=PLAIN)
+    assert store.applies == MAX_ATTEMPTS
+
+
+async def test_a_stale_cache_is_not_believed() -> None:
+    store, cache = MemoryGraphStore(), IndexCache()
+    await index_files(store, "p", {"a.py": b"def f(): pass\n"}, options=PLAIN, cache=cache)
+    await index_files(store, "p", {"b.py": b"import a\na.f()\n"}, options=PLAIN)
+    await index_files(store, "p", {"c.py": b"import a\na.f()\n"}, options=PLAIN, cache=cache)
+    assert edges(await contents_of(store), "CALLS") == {
+        ("b.py::<module>", "a.py::f"),
+        ("c.py::<module>", "a.py::f"),
+    }
+
+
+async def test_facts_that_are_lost_or_spoilt_cost_a_reading_and_nothing_else(tmp_path: Path) -> None:
+    write(tmp_path, {"a.py": "def f(): pass\n", "b.py": "import a\na.f()\n"})
+    store = MemoryGraphStore()
+    first = await index_project(store, "p", tmp_path, options=PLAIN)
+    before = await contents_of(store)
+    facts = store._facts["p"]
+    for number, key in enumerate(sorted(facts)):
+        facts[key] = (b"", b"not what it was", facts[key][:-3])[number % 3]
+    again = await index_project(store, "p", tmp_path, options=PLAIN)
+    assert again.files_read == 2
+    assert again.snapshot_id == first.snapshot_id
+    assert await contents_of(store) == before
+
+
+def read_all_text(path: str, content: bytes) -> FileReading | None:
+    return FileReading(path=path, language="text", documents=(("words", content.decode("utf-8", "replace")),))
+
+
+def count_words(documents: Mapping[str, str], code: GraphContents) -> tuple[list[Node], list[Edge]]:
+    files = {n.id for n in code.nodes if n.label == "File"}
+    specs = [Node(label="Spec", id=path, text=str(len(text.split()))) for path, text in documents.items()]
+    assert documents.keys() <= files
+    return specs, [Edge(NodeRef("Project", "p"), "DEFINES", spec.ref) for spec in specs]
+
+
+async def test_readers_and_steps_of_others_slot_in(tmp_path: Path) -> None:
+    write(tmp_path, {"a.py": "def f(): pass\n", "a.md": "two words\n"})
+    more = IndexOptions(
+        with_history=False,
+        readers=FileReaders(also=(read_all_text,)),
+        steps=(ProjectStep("words", count_words),),
+    )
+    store = MemoryGraphStore()
+    await index_project(store, "p", tmp_path, options=PLAIN)
+    await index_project(store, "p", tmp_path, options=more)
+    full = MemoryGraphStore()
+    await index_project(full, "p", tmp_path, options=more)
+    assert await contents_of(store) == await contents_of(full)
+    assert node(await contents_of(store), "Spec", "a.md").text == "2"
+    assert more.rules != PLAIN.rules
+
+
+async def test_files_that_other_rules_read_stay_as_they_were_until_they_are_sent_again() -> None:
+    store = MemoryGraphStore()
+    files: dict[str, bytes | None] = {"a.py": b"def f(): pass\n", "b.py": b"from a import f\nf()\n"}
+    await index_files(store, "p", files, options=PLAIN)
+    other = IndexOptions(with_history=False, readers=FileReaders(first=(read_python,), also=(read_all_text,)))
+    await index_files(store, "p", {"c.py": b"def g(): pass\n"}, options=other)
+    contents = await contents_of(store)
+    assert node(contents, "Function", "a.py::f")
+    assert node(contents, "File", "a.py").property("status") == "stale"
+    await index_files(store, "p", files, options=other)
+    full = MemoryGraphStore()
+    await index_files(full, "p", files | {"c.py": b"def g(): pass\n"}, options=other)
+    assert await contents_of(store) == await contents_of(full)
+
+
+async def test_an_indexer_that_is_killed_leaves_the_old_graph(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    write(root, {f"m{n}.py": "def f(): pass\n" * 50 for n in range(40)})
+    database = tmp_path / "graph.db"
+    store = SqliteGraphStore(database)
+    await index_project(store, "p", root, options=PLAIN)
+    before = await store.load("p")
+    write(root, {f"m{n}.py": "def g(): pass\n" * 50 for n in range(40)})
+    program = (
+        "import asyncio, os, sqlite3, sys\nfrom pathlib import Path\n"
+        "from worker.code.indexing import IndexOptions, index_project\n"
+        "from worker.stores.sqlite_graph import SqliteGraphStore\nfrom worker.stores import sqlite_graph\n"
+        "write = sqlite_graph._Writer.write\n"
+        "def die(self, *arguments):\n    write(self, *arguments)\n    os.kill(os.getpid(), 9)\n"
+        "sqlite_graph._Writer.write = die\n"
+        "options = IndexOptions(with_history=False)\n"
+        "store = SqliteGraphStore(Path(sys.argv[1]))\n"
+        "asyncio.run(index_project(store, 'p', Path(sys.argv[2]), options=options))\n"
+    )
+    killed = await asyncio.create_subprocess_exec(sys.executable, "-c", program, str(database), str(root))
+    assert await killed.wait() == -signal.SIGKILL
+    assert await store.load("p") == before
+    report = await index_project(store, "p", root, options=PLAIN)
+    await store.close()
+    assert report.graph_version == 2
+    assert report.nodes["Function"] == 40 * 50
