@@ -26,6 +26,7 @@ _LIST_TITLE: Final = re.compile(
 _DECISION_COLUMN: Final = frozenset(
     {"decision", "决策", "決定", "решение", "decisión", "decisão", "entscheidung"}
 )
+_SENTENCE: Final = re.compile(r"(?<=[^\W\d]{2}[.!?])\s+(?=\S)|(?<=[。！？])")
 _LOG_COLUMNS: Final = frozenset({"id", "#", "no", "no.", "date", "status", "when", "decided"})
 _LABELLED: Final = re.compile(
     r"[*_]*Decision(?:\s*#?\d{1,4})?[*_]*\s*[:：][*_]*\s*(?P<title>.+)", re.IGNORECASE | re.DOTALL
@@ -172,7 +173,9 @@ def _from_item(markdown: Markdown, index: int, *, is_listed: bool) -> Decision |
     if not labelled and not is_listed:
         return None
     named = _HEADING.match(body)
-    title = labelled["title"] if labelled else (named["title"] if named else body)
+    title = (
+        labelled["title"] if labelled else (named["title"] if named else _SENTENCE.split(body, maxsplit=1)[0])
+    )
     literal = named["id"] if named and not labelled else ""
     if labelled and not is_listed and not _PART.search(text):
         return None

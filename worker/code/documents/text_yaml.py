@@ -33,7 +33,7 @@ def load_mapping(text: str) -> Mapping[str, object] | None:
 
 def load_front_matter(text: str) -> Mapping[str, object]:
     """A front matter's fields. Where YAML refuses it, its `key: value` lines."""
-    loaded = load_mapping(text) if text else {}
+    loaded = load_mapping(text)
     if loaded is not None:
         return loaded
     matches = (_LINE.match(f"{line} ") for line in text[:MAX_YAML_CHARS].split("\n"))

@@ -68,6 +68,14 @@ def test_bullets_of_a_decision_log() -> None:
     ]
 
 
+def test_a_bullets_title_is_its_first_sentence_and_its_text_all_of_it() -> None:
+    decision = read("## Decisions\n\n- One pipeline. It is 1.5 times as fast.\n  Rejected: two.\n").decisions[
+        0
+    ]
+    assert decision.title == "One pipeline."
+    assert decision.text == "One pipeline. It is 1.5 times as fast.\nRejected: two."
+
+
 def test_a_decision_without_an_id_is_named_by_a_digest_of_its_title() -> None:
     documents = read_documents({"PLANS.md": "## Decision Log\n\n- Use rows\n- Use rows\n"})
     assert [node.id for node in documents.nodes] == ["PLANS.md/d_65bc8e0ec0", "PLANS.md/d_65bc8e0ec0#2"]
