@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from schemas.codes import LayerName, LayerReason, LayerStatus, Outcome, PartName, RejectionCode
+from schemas.fragments import RelevanceTier
 from schemas.wire import (
     SCHEMA_VERSION,
     Count,
@@ -57,6 +58,13 @@ class LayerOutcome(WireModel):
     reason: LayerReason | None = None
 
 
+class CacheCounts(WireModel):
+    """Questions to the graph that a cache answered, or could not."""
+
+    hits: Count = 0
+    misses: Count = 0
+
+
 class UsageCounts(WireModel):
     """What was forgiven or cut on the way."""
 
@@ -96,3 +104,7 @@ class UsageEvent(WireModel):
     timings_ms: dict[str, float] | None
     exact: Flag | None
     counts: UsageCounts | None
+    cache: CacheCounts | None = None
+    """Absent where the graph was not asked."""
+    tiers: dict[RelevanceTier, Count] | None = None
+    """Candidates by relevance tier; absent where relevance is off."""

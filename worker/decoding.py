@@ -86,6 +86,19 @@ def decode_request(
     value of the body. `max_depth` above 190 has no effect: the parser stops at 200 levels.
     Linear in the size of the body; see `is_heavy` for what should leave the event loop.
     """
+    fields = decode_fields(body, max_bytes=max_bytes, max_depth=max_depth, max_values=max_values)
+    notes = DecodeNotes()
+    request = _validate(fields, notes)
+    return DecodedRequest(request=request, digest=_digest(request), notes=notes)
+
+
+def decode_fields(
+    body: bytes | None, *, max_bytes: int, max_depth: int, max_values: int = MAX_VALUES
+) -> Mapping[str, Any]:
+    """The one JSON object in `body`, of a version that is spoken here; its fields are not looked at.
+
+    Everything that `decode_request` says of bytes, depth, encoding and version holds here.
+    """
     if not body:
         raise InvalidJson("the record has no body")
     if len(body) > max_bytes:
@@ -99,9 +112,7 @@ def decode_request(
     _check_structure(body, max_depth=max_depth, max_values=max_values)
     fields = _parse_object(body)
     _check_version(fields)
-    notes = DecodeNotes()
-    request = _validate(fields, notes)
-    return DecodedRequest(request=request, digest=_digest(request), notes=notes)
+    return fields
 
 
 def is_heavy(body: bytes | None) -> bool:
@@ -279,7 +290,7 @@ def _validate(fields: Mapping[str, Any], notes: DecodeNotes) -> AssemblyRequest:
     try:
         request = AssemblyRequest.model_validate(fields, context=notes)
     except ValidationError as error:
-        raise _validation_refusal(error) from None
+        raise validation_refusal(error) from None
     if max((request.deadline_ms, *request.layer_timeouts_ms.values())) > MAX_EXACT_INTEGER:
         # The digest leaves these fields out, so its own check of numbers does not see them.
         raise _invalid("deadline_ms or layer_timeouts_ms", f"is above {MAX_EXACT_INTEGER}")
@@ -297,7 +308,8 @@ def _invalid(field: str, problem: str) -> InvalidRequest:
     return InvalidRequest(f"{field}: {problem}", errors=[{"field": field, "message": problem}], error_count=1)
 
 
-def _validation_refusal(error: ValidationError) -> InvalidRequest:
+def validation_refusal(error: ValidationError) -> InvalidRequest:
+    """What is wrong, by field, without a value of the body; the first ten problems and their number."""
     count = error.error_count()
     # Listing is all or nothing and costs 7 microseconds a problem, during which no other thread runs.
     listed = error.errors(include_url=False, include_input=False) if count <= _MAX_COUNTED_PROBLEMS else []
@@ -344,7 +356,9 @@ def _includes(part: str) -> Callable[[AssemblyRequest], bool]:
 
 UNSUPPORTED: Final = (
     _Unsupported("parent", lambda r: r.parent is not None, "bundles are not compressed for children"),
-    _Unsupported("after", lambda r: r.after is not None, "no state and no graph is stored"),
+    _Unsupported(
+        "after.event_ids", lambda r: r.after is not None and bool(r.after.event_ids), "no state is stored"
+    ),
     _Unsupported(
         "plan.text", lambda r: r.plan is not None and r.plan.text is not None, "plan files are not parsed"
     ),
@@ -353,8 +367,6 @@ UNSUPPORTED: Final = (
     _Unsupported("include: citations", _includes("citations"), "bundles carry no citations"),
     _Unsupported("include: receipt", _includes("receipt"), "receipts are not kept"),
     _Unsupported("include: graph_context", _includes("graph_context"), "no graph is stored"),
-    _Unsupported("ranking", lambda r: r.ranking is not None, "no graph is stored"),
-    _Unsupported("relevance", lambda r: r.relevance == "prolog", "no graph is stored"),
 )
 """What the contract has and this build has not. A field leaves this table when its part arrives."""
 
@@ -383,15 +395,17 @@ _REQUEST_ID: Final = TypeAdapter[str](OpaqueId)
 _PROJECT_ID: Final = TypeAdapter[str](ProjectId)
 
 
-def read_ids(body: bytes | None) -> tuple[str | None, str | None]:
+def read_ids(body: bytes | None, *, id_field: str = "request_id") -> tuple[str | None, str | None]:
     """`(request_id, project_id)` as far as a body that cannot be decoded still shows them.
+
+    Of another message than a request, `id_field` is where its own id stands.
 
     Only the top level of one object counts, up to the first place where its structure breaks, and only ids
     that the contract allows; two different ones under one name are none. Looks at no more than the first
     50,000 tokens; strings are skipped as a whole.
     """
-    found = _read_top_level_strings(body or b"", names=("request_id", "project_id"))
-    return _valid(_REQUEST_ID, found.get("request_id")), _valid(_PROJECT_ID, found.get("project_id"))
+    found = _read_top_level_strings(body or b"", names=(id_field, "project_id"))
+    return _valid(_REQUEST_ID, found.get(id_field)), _valid(_PROJECT_ID, found.get("project_id"))
 
 
 def _valid(adapter: TypeAdapter[str], value: str | None) -> str | None:

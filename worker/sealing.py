@@ -11,6 +11,7 @@ from typing import Final
 from schemas.bundle import BundleUsage, ContextBundle, LayerReport, context_hash
 from schemas.codes import CONTENT_LAYERS, LAYERS, PARTS, LayerReason, LayerStatus, PartName
 from schemas.usage import (
+    CacheCounts,
     LayerOutcome,
     OverheadTokens,
     UsageCounts,
@@ -143,6 +144,8 @@ def usage_event(
     """The event that goes with the bundle; the only place where clocks show."""
     request, finished = frame.request, sealed.finished
     reserved = plan.requested.as_layers()
+    graph = contributions.get("graph")
+    asked = graph.measures if graph is not None else None
     return UsageEvent(
         event_id=usage_event_id(request.project_id, request.request_id, generation),
         timestamp=timestamp,
@@ -162,6 +165,10 @@ def usage_event(
         timings_ms=timings_ms,
         exact=finished.sealed.is_exact,
         counts=_counts(notes, contributions, finished),
+        cache=CacheCounts(hits=int(asked.is_cache_hit), misses=int(not asked.is_cache_hit))
+        if asked
+        else None,
+        tiers=dict(asked.tiers) if asked and asked.tiers else None,
     )
 
 

@@ -1,11 +1,13 @@
 """Composition by hand: settings become providers and the assembler.
 
-`worker.wiring_kafka` adds broker and stores. These two alone read settings; the commands get them from here.
+`worker.wiring_graph` adds the graph, `worker.wiring_kafka` broker and stores. These three alone read
+settings; the commands get them from here.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import aclosing
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -30,6 +32,7 @@ from worker.providers.artifacts import ArtifactsProvider
 from worker.providers.ast import AstProvider
 from worker.providers.gather import Abandonment
 from worker.providers.graph import GraphProvider
+from worker.providers.graph_reader import GraphReader
 from worker.providers.memory import MemoryProvider
 from worker.providers.mission import MissionProvider
 from worker.providers.plan import PlanProvider
@@ -38,6 +41,7 @@ from worker.providers.task import TaskProvider
 from worker.providers.threads import MAX_THREADS, SourceThreads
 from worker.settings import Settings as Settings  # noqa: PLC0414 - the commands name its type from here
 from worker.telemetry import Telemetry
+from worker.wiring_graph import build_graph
 
 
 def read_settings() -> Settings:
@@ -73,8 +77,10 @@ def content_policy(settings: Settings) -> ContentPolicy:
     )
 
 
-def build_providers(settings: Settings, *, artifact_store: object | None = None) -> list[Provider]:
-    """One provider a layer, in layer order. A new source adds its line here."""
+def build_providers(
+    settings: Settings, graph: GraphReader | None = None, *, artifact_store: object | None = None
+) -> list[Provider]:
+    """One provider a layer, in layer order; without `graph` none is asked. A new source adds its line here."""
     roots = SourceRoots(settings.content.roots)
     # Threads of its own for each, so that what hangs in one source holds up no other. Never fewer than the
     # cap on calls left behind: with fewer, a source would time out for ever where it should not be called.
@@ -86,10 +92,10 @@ def build_providers(settings: Settings, *, artifact_store: object | None = None)
         ArtifactsProvider(
             store_of=None if artifact_store is None else lambda _scope: artifact_store, threads=threads()
         ),
-        GraphProvider(threads=threads()),
+        GraphProvider(graph, threads=threads()),
         AstProvider(roots, max_source_bytes=settings.limits.max_source_bytes, threads=threads()),
-        SemanticProvider(),
-        TaskProvider(threads=threads()),
+        SemanticProvider(graph),
+        TaskProvider(graph, threads=threads()),
     ]
 
 
@@ -109,11 +115,15 @@ class DrilledProvider:
 
 
 def build_assembler(
-    settings: Settings, telemetry: Telemetry, *, failpoints: Failpoints | None = None
+    settings: Settings,
+    telemetry: Telemetry,
+    graph: GraphReader | None = None,
+    *,
+    failpoints: Failpoints | None = None,
 ) -> Assembler:
     """The assembler of one worker, with the worker's armed failpoints, else those that the settings arm."""
     failpoints = failpoints or Failpoints(settings.failpoints)
-    providers = build_providers(settings)
+    providers = build_providers(settings, graph)
     if settings.failpoints:
         providers = [*map(partial(DrilledProvider, failpoints=failpoints), providers)]
     return Assembler(
@@ -136,8 +146,10 @@ def build_library(
 ) -> UnifiedContextAssembler:
     """The classic in-process interface, with this project's providers."""
     chosen = settings or Settings()
+    # Opened by the first request that needs it, and closed with the process.
+    graph = build_graph(chosen, Telemetry()).reader
     return UnifiedContextAssembler(
-        providers_for=lambda store: build_providers(chosen, artifact_store=store),
+        providers_for=lambda store: build_providers(chosen, graph, artifact_store=store),
         policy=content_policy(chosen),
         injector=injector,
         budget=budget,
@@ -160,9 +172,11 @@ async def assemble_once(
         raise Expired("the request was met after its `expires_at`")
     check_request(decoded.request)
     instant = decoded.request.as_of or as_of
-    assembler = build_assembler(settings, Telemetry())
     chosen = instant or utc_now()
-    assembled = await assembler.assemble(decoded.request, as_of=chosen, notes=decoded.notes)
+    telemetry = Telemetry()
+    async with aclosing(build_graph(settings, telemetry)) as graph:
+        assembler = build_assembler(settings, telemetry, graph.reader)
+        assembled = await assembler.assemble(decoded.request, as_of=chosen, notes=decoded.notes)
     if instant is None:
         say(f"as of {format_time(chosen)}; give --as-of to get the same bytes again")
     return assembled.bundle

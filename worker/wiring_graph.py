@@ -39,7 +39,7 @@ class GraphSource:
     reader: GraphReader
     relevance: SwiPrologRelevance
 
-    async def close(self) -> None:
+    async def aclose(self) -> None:
         """Stop what is under way and release connections; idempotent."""
         await self.reader.close()
         await self.snapshots.close()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import AsyncGenerator, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -41,6 +41,7 @@ from worker.telemetry import Telemetry
 from worker.tracing import open_tracing
 from worker.usage.log import UsageLog
 from worker.wiring import build_assembler, load_counters, utc_now
+from worker.wiring_graph import build_graph
 
 log = structlog.get_logger()
 
@@ -142,8 +143,9 @@ async def build_service(settings: Settings, *, usage_log: Path | None = None) ->
                 max_record_bytes=max(limits.max_record_bytes, *(spec.max_message_bytes for spec in TOPICS)),
             ),
         )
+        graph = await stack.enter_async_context(aclosing(build_graph(settings, telemetry)))
         handler = RequestHandler(
-            assemble=build_assembler(settings, telemetry, failpoints=failpoints).assemble,
+            assemble=build_assembler(settings, telemetry, graph.reader, failpoints=failpoints).assemble,
             store=store,
             publisher=publisher,
             usage_log=lines,

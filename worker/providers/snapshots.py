@@ -43,6 +43,7 @@ class Snapshots:
         self._max_bytes = max_bytes
         self._held: OrderedDict[str, Snapshot] = OrderedDict()
         self._loading: dict[tuple[str, int], asyncio.Task[Snapshot | None]] = {}
+        self._asking: dict[str, asyncio.Task[GraphHead | None]] = {}
 
     async def latest(
         self, project_id: str, *, roots: Sequence[NodeRef], at_least_version: int = 0
@@ -82,17 +83,31 @@ class Snapshots:
 
     async def close(self) -> None:
         """Stop loading."""
-        for task in self._loading.values():
+        tasks = [*self._loading.values(), *self._asking.values()]
+        for task in tasks:
             task.cancel()
-        if self._loading:
-            await asyncio.wait(self._loading.values())
+        if tasks:
+            await asyncio.wait(tasks)
 
     async def _head(self, project_id: str, at_least_version: int) -> GraphHead | None:
         while True:
-            head = await self._store.head(project_id)
+            head = await self._ask_head(project_id)
             if at_least_version <= (head.graph_version if head else 0):
                 return head
             await asyncio.sleep(POLL_SECONDS)
+
+    async def _ask_head(self, project_id: str) -> GraphHead | None:
+        """What the store says now; callers that ask at the same moment share one question."""
+        task = self._asking.get(project_id)
+        if task is None:
+            task = self._asking[project_id] = asyncio.create_task(self._store.head(project_id))
+            task.add_done_callback(lambda done: self._on_head(project_id, done))
+        return await asyncio.shield(task)
+
+    def _on_head(self, project_id: str, task: asyncio.Task[GraphHead | None]) -> None:
+        del self._asking[project_id]
+        if not task.cancelled():
+            task.exception()  # whoever waited has raised it; nobody may have
 
     def _load(self, project_id: str, head: GraphHead) -> asyncio.Task[Snapshot | None]:
         key = (project_id, head.graph_version)
