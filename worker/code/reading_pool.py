@@ -29,6 +29,7 @@ IN_PROCESS_BYTES: Final = 600_000
 """Sources shorter than this in all take less time than a process takes to start."""
 
 MAX_FILE_SECONDS: Final = 30.0
+MAX_START_SECONDS: Final = 60.0
 _AHEAD: Final = 8
 """Files that a process is given before it has answered, so that it never waits for us."""
 
@@ -104,6 +105,8 @@ class _Pool:
         """Give files to a process until none are left, or until it is gone."""
         sent: deque[Job] = deque()
         try:
+            if child.answer(MAX_START_SECONDS) is None:
+                raise RuntimeError("a process that reads files does not start")
             while True:
                 while len(sent) < _AHEAD and (job := self._take()):
                     sent.append(job)

@@ -1,7 +1,8 @@
 """The child's side of reading files in other processes: jobs come in on standard input, readings go out.
 
 A frame is its length in eight bytes, big end first, and then the content. A job is two frames, path and
-content; its answer is one, an encoded reading. End of input ends the process.
+content; its answer is one, an encoded reading. Before any of them comes an empty frame, once the process is
+ready. End of input ends it.
 """
 
 from __future__ import annotations
@@ -84,6 +85,8 @@ def _serve(names: str) -> None:
     sys.stdout = sys.stderr
     # Nothing here lives longer than a file, and trees have no circles: counting references is enough.
     gc.disable()
+    write_frame(stdout, b"")
+    stdout.flush()
 
     def answer(_path: str, _reading: FileReading, encoded: bytes) -> None:
         write_frame(stdout, encoded)
