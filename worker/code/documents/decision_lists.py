@@ -19,7 +19,7 @@ _HEADING: Final = re.compile(
     re.DOTALL,
 )
 _LIST_TITLE: Final = re.compile(
-    r"\bdecisions\b|\bdecision (?:log|record|register)|决策|決定事項|решения"
+    r"\bdecisions\b|\bdecision (?:log|register)|决策|決定事項|решения"
     r"|decisiones|decisões|entscheidungen",
     re.IGNORECASE,
 )
@@ -27,6 +27,8 @@ _DECISION_COLUMN: Final = frozenset(
     {"decision", "决策", "決定", "решение", "decisión", "decisão", "entscheidung"}
 )
 _SENTENCE: Final = re.compile(r"(?<=[^\W\d]{2}[.!?])\s+(?=\S)|(?<=[。！？])")
+_MAX_TITLE_WORDS: Final = 6
+_MAX_PAGE_TITLE_WORDS: Final = 3
 _LOG_COLUMNS: Final = frozenset({"id", "#", "no", "no.", "date", "status", "when", "decided"})
 _LABELLED: Final = re.compile(
     r"[*_]*Decision(?:\s*#?\d{1,4})?[*_]*\s*[:：][*_]*\s*(?P<title>.+)", re.IGNORECASE | re.DOTALL
@@ -116,11 +118,11 @@ def _list_sections(path: str, markdown: Markdown) -> _Lists:
         inside.update(range(len(markdown.blocks)))
     end = 0
     for index, block in enumerate(markdown.blocks):
-        if index < end or block.kind != "heading" or not _LIST_TITLE.search(plain(block.text)):
+        if index < end or block.kind != "heading" or not _announces_decisions(block):
             continue
         section = markdown.section(index)
         below = [position for position in section if markdown.blocks[position].kind == "heading"]
-        if block.level == 1 and any(_LIST_TITLE.search(markdown.blocks[position].text) for position in below):
+        if block.level == 1 and any(_announces_decisions(markdown.blocks[position]) for position in below):
             # The document's title; what lists the decisions is a heading further down.
             continue
         end = section.stop
@@ -131,6 +133,13 @@ def _list_sections(path: str, markdown: Markdown) -> _Lists:
         else:
             items.update(position for position in section if markdown.blocks[position].kind == "item")
     return _Lists(frozenset(inside), frozenset(headings), frozenset(items))
+
+
+def _announces_decisions(heading: Block) -> bool:
+    """Whether a heading lists what was decided; one that is a sentence, or names a whole page, does not."""
+    text = plain(heading.text)
+    most = _MAX_PAGE_TITLE_WORDS if heading.level == 1 else _MAX_TITLE_WORDS
+    return _LIST_TITLE.search(text) is not None and len(text.split()) <= most
 
 
 def _section_decision(markdown: Markdown, index: int, literal: str, title: str) -> Decision:

@@ -34,6 +34,7 @@ _NO_RECORD: Final = re.compile(
     r"(?:readme|_?index|toc|summary|contents|overview|log|about|guide|contributing|changelog)$|template|example",
     re.IGNORECASE,
 )
+_TEMPLATES: Final = re.compile(r"(?:^|/)templates?/", re.IGNORECASE)
 _TITLE: Final = re.compile(
     r"(?:(?P<id>(?:M?ADR|DEC|AD|RFC)[ _-]?#?\d{1,6})|(?:Record\s+)?#?(?P<number>\d{1,6})(?=[.):：]))"
     r"[.):：]?\s*[:：—–-]*\s*",
@@ -74,6 +75,8 @@ class _Fields:
 
 def is_index(path: str) -> bool:
     """Whether it stands among decision records without being one: a README, an index, a template."""
+    if _TEMPLATES.search(path):
+        return True
     stem = path.rpartition("/")[2].rsplit(".", 1)[0]
     return _NO_RECORD.search(stem) is not None and (
         _FOLDER.search(path) is not None or "template" in stem.lower()

@@ -114,6 +114,9 @@ def test_a_repeated_id_gets_a_suffix_and_a_note() -> None:
     [
         "# Notes\n\nWe made decisions.\n\n- a\n",
         "```\n## Decisions\n- x\n```\n",
+        "# Architecture Decision Records\n\n## Quick start\n\nx\n\n## News\n\ny\n",
+        "# How we came to all our decisions\n\n## First\n\nx\n",
+        "## What we think about decisions that others made\n\n- x\n",
         "## D1: the first day\n\nx\n",
         "- Decision: maybe\n",
         "> ## Decisions\n> - x\n",

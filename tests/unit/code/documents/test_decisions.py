@@ -206,6 +206,7 @@ def test_a_record_is_named_as_it_names_itself(
         "docs/adr/template.md",
         "docs/adr/0000-adr-template.md",
         "adr-template.md",
+        "template/0000-use-records.md",
     ],
 )
 def test_templates_indexes_and_readmes_are_no_decisions(path: str) -> None:
