@@ -27,7 +27,7 @@ from worker.code.history import History, read_head, read_history
 from worker.code.kept import Kept, Stamped, read_kept, reading_key
 from worker.code.languages import is_source, language_of
 from worker.code.linking import FileLinks, Linker
-from worker.code.owners import OWNERS, link_owners, read_owner_file
+from worker.code.readers import READERS, STEPS
 from worker.code.reading import FileReaders, FileReading
 from worker.code.reading_pool import read_files
 from worker.code.scan import MAX_FILE_BYTES, FileStamp, scan_tree
@@ -54,8 +54,8 @@ class NothingIndexed(WorkerError):
 class IndexOptions:
     """What an index does. `processes` is how many read files, 0 one a core; it changes no result."""
 
-    readers: FileReaders = field(default_factory=lambda: FileReaders(also=(read_owner_file,)))
-    steps: tuple[ProjectStep, ...] = (ProjectStep(OWNERS, link_owners),)
+    readers: FileReaders = READERS
+    steps: tuple[ProjectStep, ...] = STEPS
     max_file_bytes: int = MAX_FILE_BYTES
     with_history: bool = True
     processes: int = 0
@@ -274,7 +274,7 @@ class _Run:
         raise AssertionError
 
     async def _load(self) -> _Base:
-        with self._phase("load"):
+        with self._phase("load"), _collector_paused():
             head = await self._store.head(self._project_id)
             base = self._cache.get(self._project_id, head) if self._cache else None
             if base is None:
@@ -287,8 +287,7 @@ class _Run:
         head, contents = loaded or (None, _EMPTY)
         project = next((node for node in contents.nodes if node.label == "Project"), None)
         rules = project.property(RULES) if project else ""
-        with _collector_paused():
-            kept = read_kept(facts)
+        kept = read_kept(facts)
         if rules != self._options.rules:
             # Stamps and links speak of readings that other rules gave.
             kept = Kept(keys=kept.keys, history=kept.history)
