@@ -10,6 +10,7 @@ Within a project a node is named by its label and the value of its key; in a sto
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 from typing import Final, Literal, get_args
 
@@ -260,6 +261,16 @@ LABEL_RULE_OF: Final = {rule.label: rule for rule in LABEL_RULES}
 RELATION_RULE_OF: Final = {rule.relation: rule for rule in RELATION_RULES}
 
 
+_KEY_CHARACTERS: Final = 1_500
+"""An index of Neo4j holds keys of up to 8 kB; four bytes a character stay below."""
+
+
 def store_key(project_id: str, node_id: str) -> str:
-    """The unique key of a node in a store. Project ids hold no colon, so no two pairs give one key."""
-    return f"{project_id}:{node_id}"
+    """The unique key of a node in a store: `{project}:{id}`. Project ids hold no colon, so no two share one.
+
+    Of a very long one the beginning and the SHA-256 of the whole, which is as unique.
+    """
+    key = f"{project_id}:{node_id}"
+    if len(key) <= _KEY_CHARACTERS:
+        return key
+    return f"{key[:_KEY_CHARACTERS]}#{hashlib.sha256(key.encode()).hexdigest()}"

@@ -6,7 +6,6 @@ whose name is a plain word (`class_id`, `complexity`). Free properties with othe
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Mapping
 from typing import Any, Final, cast
@@ -20,21 +19,11 @@ _FIELDS: Final = frozenset(
     {"ref", "key", "project", "id", "slug", "alias", "session_id", "name", "path", "start_line", "end_line"}
     | {"signature", "text", "docstring_start", "docstring_end", "language", "size_bytes", "other_properties"}
 )
-_INDEXED_CHARACTERS: Final = 1_500
-"""An index of Neo4j holds keys of up to 8 kB; four bytes a character and the project stay below."""
-
-
-def key_of(project_id: str, node_id: str) -> str:
-    """`{project}:{id}`; of a very long one the beginning and its SHA-256, which is as unique."""
-    key = store_key(project_id, node_id)
-    if len(key) <= _INDEXED_CHARACTERS:
-        return key
-    return f"{key[:_INDEXED_CHARACTERS]}#{hashlib.sha256(key.encode()).hexdigest()}"
 
 
 def ref_of(project_id: str, ref: NodeRef) -> str:
     """What names a node in the whole store. Within a project refs sort as labels and ids do."""
-    return key_of(project_id, f"{ref.label}:{ref.id}")
+    return store_key(project_id, f"{ref.label}:{ref.id}")
 
 
 def encode_node(project_id: str, node: Node) -> dict[str, Any]:
@@ -42,7 +31,7 @@ def encode_node(project_id: str, node: Node) -> dict[str, Any]:
     plain = {name: value for name, value in node.properties if _is_plain(name)}
     row: dict[str, Any] = {
         "ref": ref_of(project_id, node.ref),
-        "key": key_of(project_id, node.id),
+        "key": store_key(project_id, node.id),
         "project": project_id,
         LABEL_RULE_OF[node.label].key: node.id,
         "name": node.name,
@@ -68,15 +57,15 @@ def decode_node(labels: list[str], row: Mapping[str, Any]) -> Node:
     return Node(
         label=label,
         id=row[LABEL_RULE_OF[label].key],
-        name=row.get("name", ""),
-        path=row.get("path", ""),
+        name=_text(row.get("name", "")),
+        path=_text(row.get("path", "")),
         start_line=row.get("start_line", 0),
         end_line=row.get("end_line", 0),
-        signature=row.get("signature", ""),
+        signature=_text(row.get("signature", "")),
         docstring_span=(row.get("docstring_start", 0), row.get("docstring_end", 0)),
-        language=row.get("language", ""),
+        language=_text(row.get("language", "")),
         properties=tuple(sorted((*free, *decode_properties(row.get("other_properties", ""))))),
-        text=row.get("text", ""),
+        text=_text(row.get("text", "")),
     )
 
 

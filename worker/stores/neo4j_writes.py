@@ -10,11 +10,11 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
-from schemas.graph import LABELS, RELATIONS, NodeLabel, Relation
+from schemas.graph import LABELS, RELATIONS, NodeLabel, Relation, store_key
 from worker.graph.diff import missing_end
 from worker.graph.model import Edge, Node, NodeRef, Resolution
 from worker.stores.neo4j_link import Transaction, rows
-from worker.stores.neo4j_nodes import encode_node, key_of, ref_of
+from worker.stores.neo4j_nodes import encode_node, ref_of
 
 _BATCH_ROWS: Final = 1_000
 _BATCH_EDGES: Final = 5_000
@@ -159,7 +159,7 @@ async def remove_edges(transaction: Transaction, project_id: str, edges: Iterabl
 async def put_facts(transaction: Transaction, project_id: str, facts: Iterable[tuple[str, bytes]]) -> None:
     """Write what was extracted from files, by digest."""
     written: list[dict[str, Any]] = [
-        {"key": key_of(project_id, digest), "project": project_id, "digest": digest, "data": data}
+        {"key": store_key(project_id, digest), "project": project_id, "digest": digest, "data": data}
         for digest, data in sorted(facts)
     ]
     for batch in batches(written, _BATCH_ROWS):
@@ -168,6 +168,6 @@ async def put_facts(transaction: Transaction, project_id: str, facts: Iterable[t
 
 async def remove_facts(transaction: Transaction, project_id: str, digests: Iterable[str]) -> None:
     """Remove the facts that exist."""
-    keys = sorted(key_of(project_id, digest) for digest in digests)
+    keys = sorted(store_key(project_id, digest) for digest in digests)
     for batch in batches(keys, _BATCH_ROWS):
         await rows(transaction, _REMOVE_FACTS, {"keys": batch})
