@@ -14,17 +14,16 @@ from collections.abc import Coroutine
 from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import typer
 from rich.console import Console
 
 from schemas.times import parse_time
+from worker import cli_graph
 from worker.errors import Rejected, Unavailable, WorkerError
 from worker.logs import configure_logs
-
-if TYPE_CHECKING:
-    from worker.wiring import Settings
+from worker.terminal import AsJson, fail, load_settings, talk
 
 T = TypeVar("T")
 
@@ -40,13 +39,14 @@ app = typer.Typer(
 )
 usage_app = typer.Typer(help="What bundles spent.", no_args_is_help=True)
 dead_letters_app = typer.Typer(help="Records that could not be worked on.", no_args_is_help=True)
-schema_app = typer.Typer(help="The wire contracts.", no_args_is_help=True)
+schema_app = typer.Typer(help="The wire contracts, and the canon of the graph.", no_args_is_help=True)
 app.add_typer(usage_app, name="usage")
 app.add_typer(dead_letters_app, name="dead-letters")
 app.add_typer(schema_app, name="schema")
-
-talk = Console(stderr=True, highlight=False)
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
+app.command()(cli_graph.index)
+app.command()(cli_graph.pack)
+schema_app.command("check")(cli_graph.schema_check)
+schema_app.command("apply")(cli_graph.schema_apply)
 
 
 def main() -> None:
@@ -55,28 +55,6 @@ def main() -> None:
         app()
     except (WorkerError, OSError, ValueError) as error:
         fail(str(error))
-
-
-def fail(message: str) -> NoReturn:
-    """Say what is wrong in one line on standard error, and exit with 1."""
-    talk.print(f"context-worker: {message}", style="red", markup=False, soft_wrap=True)
-    raise SystemExit(1)
-
-
-def load_settings(*, is_service: bool = False) -> Settings:
-    """The settings from the environment, or one clear line on what is wrong with them.
-
-    A command that does one thing speaks for itself, so only warnings and errors are logged beside it.
-    """
-    from worker.wiring import read_settings  # noqa: PLC0415  # sources and tokenizers load only where needed
-
-    try:
-        settings = read_settings()
-    except ValueError as error:
-        fail(str(error))
-    level = settings.log_level if is_service or settings.log_level == "error" else "warning"
-    configure_logs(level=level, log_format=settings.log_format)
-    return settings
 
 
 def run_async(work: Coroutine[Any, Any, int]) -> None:

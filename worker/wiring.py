@@ -80,7 +80,10 @@ def content_policy(settings: Settings) -> ContentPolicy:
 def build_providers(
     settings: Settings, graph: GraphReader | None = None, *, artifact_store: object | None = None
 ) -> list[Provider]:
-    """One provider a layer, in layer order; without `graph` none is asked. A new source adds its line here."""
+    """One provider a layer, in layer order. A new source adds its line here.
+
+    Without `graph` no project has one.
+    """
     roots = SourceRoots(settings.content.roots)
     # Threads of its own for each, so that what hangs in one source holds up no other. Never fewer than the
     # cap on calls left behind: with fewer, a source would time out for ever where it should not be called.

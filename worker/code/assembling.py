@@ -34,7 +34,13 @@ class IndexedFile:
     kept: bytes
 
 
-Additions = tuple[Sequence[Node], Sequence[Edge]]
+@dataclass(frozen=True, slots=True)
+class Additions:
+    """What a step adds to the graph of the code, and the edges that it replaces by what it adds."""
+
+    nodes: Sequence[Node] = ()
+    edges: Sequence[Edge] = ()
+    replaced: Sequence[Edge] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +48,8 @@ class ProjectStep:
     """Adds what only all files together give.
 
     `add` is handed what readings left under the step's kind in `documents`, by path, and the graph of the
-    code; it is a module-level function, by whose name the rules of an index are told apart.
+    code, in which tags may still name requirements that no node is. It is a module-level function, by whose
+    name the rules of an index are told apart.
     """
 
     kind: str
@@ -71,7 +78,7 @@ def assemble(
         if path in links:
             graph.add_edges(links[path].edges)
     _add_history(graph, history, files)
-    code = graph.contents() if steps else None
+    code = graph.contents(with_open_traces=True) if steps else None
     for step in steps:
         documents = {
             path: text
@@ -80,9 +87,7 @@ def assemble(
             if kind == step.kind
         }
         if documents and code is not None:
-            nodes, edges = step.add(documents, code)
-            graph.add_nodes(nodes)
-            graph.add_edges(edges)
+            graph.apply(step.add(documents, code))
     graph.add_dangling_requirements()
     return graph.contents()
 
@@ -117,6 +122,12 @@ class _Graph:
             if other is None or edge[3:] < other[3:]:
                 known[key] = edge
 
+    def apply(self, additions: Additions) -> None:
+        for edge in additions.replaced:
+            self._edges.pop(edge[:3], None)
+        self.add_nodes(additions.nodes)
+        self.add_edges(additions.edges)
+
     def add_dangling_requirements(self) -> None:
         for edge in self._edges.values():
             for end in (edge.source, edge.target):
@@ -125,8 +136,11 @@ class _Graph:
                         label=end.label, id=end.id, name=end.id, properties=(("status", DANGLING),)
                     )
 
-    def contents(self) -> GraphContents:
-        """Sorted; an edge that lacks one of its ends, or that the canon does not know, is left out."""
+    def contents(self, *, with_open_traces: bool = False) -> GraphContents:
+        """Sorted; an edge that lacks one of its ends, or that the canon does not know, is left out.
+
+        With open traces, those stay that lead to a requirement item which is no node yet.
+        """
         nodes = self._nodes
         return GraphContents(
             nodes=tuple(nodes[ref] for ref in sorted(nodes)),
@@ -135,7 +149,9 @@ class _Graph:
                     edge
                     for edge in self._edges.values()
                     if edge.source in nodes
-                    and edge.target in nodes
+                    and (
+                        edge.target in nodes or (with_open_traces and edge.target.label == "RequirementItem")
+                    )
                     and (edge.source.label, edge.target.label) in RELATION_RULE_OF[edge.relation].joins
                 )
             ),

@@ -16,7 +16,7 @@ from worker.graph.model import NO_SPAN, Edge, Node, NodeRef
 LANGUAGE = "python"
 
 
-def module_nodes(facts: ModuleFacts, text: str) -> tuple[list[Node], list[Edge]]:
+def module_nodes(facts: ModuleFacts, text: str, *, language: str = LANGUAGE) -> tuple[list[Node], list[Edge]]:
     """The module's node, then its definitions in source order, and the DEFINES edges among them.
 
     `text` is the decoded source that `facts` were extracted from, its line ends newlines. O(lines).
@@ -30,8 +30,8 @@ def module_nodes(facts: ModuleFacts, text: str) -> tuple[list[Node], list[Edge]]
     )
     kinds = {item.id: _label_ref(item) for item in definitions}
     kinds[facts.id] = module = NodeRef("Module", facts.id)
-    nodes = [_module_node(facts, lines, inner[facts.id])]
-    nodes += [_definition_node(facts.path, item, lines, inner[item.id]) for item in definitions]
+    nodes = [_module_node(facts, lines, inner[facts.id], language)]
+    nodes += [_definition_node(facts.path, item, lines, inner[item.id], language) for item in definitions]
     edges = [Edge(kinds.get(item.scope_id, module), "DEFINES", kinds[item.id]) for item in definitions]
     return nodes, edges
 
@@ -64,7 +64,9 @@ def _inner_spans(facts: ModuleFacts) -> defaultdict[str, list[tuple[int, int]]]:
     return spans
 
 
-def _module_node(facts: ModuleFacts, lines: Sequence[str], inner: Iterable[tuple[int, int]]) -> Node:
+def _module_node(
+    facts: ModuleFacts, lines: Sequence[str], inner: Iterable[tuple[int, int]], language: str
+) -> Node:
     numbers = _own_lines(1, len(lines), inner)
     text, span = _text(numbers, lines, facts.docstring_lines)
     return Node(
@@ -76,13 +78,13 @@ def _module_node(facts: ModuleFacts, lines: Sequence[str], inner: Iterable[tuple
         end_line=len(lines),
         text=text,
         docstring_span=span,
-        language=LANGUAGE,
+        language=language,
         properties=(("qualname", MODULE_QUALNAME),),
     )
 
 
 def _definition_node(
-    path: str, item: Definition, lines: Sequence[str], inner: Iterable[tuple[int, int]]
+    path: str, item: Definition, lines: Sequence[str], inner: Iterable[tuple[int, int]], language: str
 ) -> Node:
     properties = {"qualname": item.qualname}
     if "<locals>" in item.qualname:
@@ -105,7 +107,7 @@ def _definition_node(
         signature=item.signature,
         text=text,
         docstring_span=span,
-        language=LANGUAGE,
+        language=language,
         properties=tuple(sorted(properties.items())),
     )
 

@@ -8,10 +8,11 @@ folder. The last line that matches a file counts alone; one without owners leave
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from worker.code.assembling import Additions
 from worker.code.reading import FileReading
 from worker.graph.model import Edge, GraphContents, Node
 
@@ -42,7 +43,7 @@ def read_owner_file(path: str, content: bytes) -> FileReading | None:
     return FileReading(path=path, documents=((OWNERS, text),))
 
 
-def link_owners(documents: Mapping[str, str], code: GraphContents) -> tuple[Sequence[Node], Sequence[Edge]]:
+def link_owners(documents: Mapping[str, str], code: GraphContents) -> Additions:
     """Who owns each file of the graph. O(files times rules)."""
     path = next(path for path in OWNER_FILES if path in documents)
     rules = parse_owners(documents[path])
@@ -54,7 +55,7 @@ def link_owners(documents: Mapping[str, str], code: GraphContents) -> tuple[Sequ
         for owner in owners_of(file.id, rules):
             node = nodes.setdefault(owner, Node(label="Owner", id=owner, name=owner))
             edges.append(Edge(node.ref, "OWNS", file.ref))
-    return list(nodes.values()), edges
+    return Additions(list(nodes.values()), edges)
 
 
 def parse_owners(text: str) -> tuple[OwnerRule, ...]:

@@ -1,0 +1,230 @@
+"""The commands about a project's graph: index a tree, print a pack, look after the schema."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal, Self, cast, get_args
+
+import typer
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    SpinnerColumn,
+    TextColumn,
+    TimeElapsedColumn,
+)
+from rich.table import Table
+
+from schemas.codes import TaskType
+from worker.terminal import AsJson, fail, load_settings, talk
+
+if TYPE_CHECKING:
+    from worker.code.indexing import IndexProgress, IndexReport
+
+_PHASES = {
+    "load": "looking at what is known",
+    "scan": "looking for files",
+    "read": "reading files",
+    "link": "linking names",
+    "store": "storing",
+}
+ProjectOption = Annotated[str, typer.Option("--project", help="The project's id.")]
+
+
+def index(
+    path: Annotated[Path, typer.Argument(help="The root of the source tree.")],
+    project: ProjectOption,
+    as_json: AsJson = False,
+) -> None:
+    """Make a project's graph that of a source tree; a second run reads only what changed.
+
+    Files that `.gitignore` or `.contextignore` name are left out, and so is what is generated, vendored,
+    binary or very large; the summary counts them by rule. A file that cannot be parsed is reported.
+
+    Example: `context-worker index . --project shop`
+    """
+    from worker.graph_commands import index_tree  # noqa: PLC0415  # stores and parsers load only where needed
+
+    if not path.is_dir():
+        fail(f"{path} is not a folder")
+    _check_project(project)
+    with IndexProgressBar() as bar:
+        report = asyncio.run(index_tree(load_settings(), path, project, bar.show))
+    if as_json:
+        sys.stdout.write(json.dumps(asdict(report), indent=2, default=str) + "\n")
+    else:
+        print_report(report, Console(highlight=False))
+
+
+class IndexProgressBar:
+    """Shows how far an index is, on standard error; nothing where that is no terminal."""
+
+    def __init__(self) -> None:
+        self._progress = Progress(
+            SpinnerColumn(),
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            console=talk,
+            transient=True,
+            disable=not talk.is_terminal,
+        )
+        self._task = self._progress.add_task("starting", total=None)
+
+    def __enter__(self) -> Self:
+        self._progress.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._progress.stop()
+
+    def show(self, progress: IndexProgress) -> None:
+        """Take one step; called from another thread."""
+        self._progress.update(
+            self._task,
+            description=_PHASES[progress.phase],
+            completed=progress.done,
+            total=progress.total or None,
+        )
+
+
+def print_report(report: IndexReport, console: Console) -> None:
+    """The summary of an index as a table, and each file that was not read whole."""
+    table = Table(title=f"graph of {report.project_id}", show_header=False, title_justify="left")
+    table.add_row("files", _counts(report.files))
+    table.add_row("nodes", _counts(report.nodes))
+    table.add_row("edges", _counts(report.edges, guessed=report.guessed_edges))
+    table.add_row(
+        "calls",
+        f"{report.exact_calls:,} certain, {report.guessed_calls:,} guessed,"
+        f" {report.unresolved_calls:,} to elsewhere",
+    )
+    table.add_row("skipped", _counts(report.skipped) or "none")
+    table.add_row("this time", f"{report.files_read:,} files read, {report.files_linked:,} linked")
+    if report.history_reason:
+        table.add_row("history", report.history_reason)
+    table.add_row("seconds", ", ".join(f"{phase} {took:.2f}" for phase, took in report.seconds.items()))
+    table.add_row("version", f"{report.graph_version}, snapshot {report.snapshot_id[:16]}")
+    console.print(table)
+    for path, status, reason in report.not_whole:
+        console.print(f"{status}: {path}: {reason}", markup=False, soft_wrap=True)
+
+
+def _counts(counts: object, *, guessed: object = None) -> str:
+    found = cast("dict[str, int]", counts)
+    guesses = cast("dict[str, int]", guessed or {})
+    parts = [
+        f"{name} {number:,}" + (f" ({guesses[name]:,} guessed)" if guesses.get(name) else "")
+        for name, number in sorted(found.items(), key=lambda item: (-item[1], item[0]))
+        if number
+    ]
+    return ", ".join(parts)
+
+
+def pack(
+    task: Annotated[
+        str, typer.Argument(metavar="TASK", help="BUILD, REFACTOR, DEBUG, DOCUMENT, TEST or REVIEW.")
+    ],
+    target: Annotated[str, typer.Argument(metavar="TARGET", help="A name, id, path, or free text.")],
+    project: ProjectOption,
+    budget: Annotated[int, typer.Option(help="Tokens of the whole pack; never exceeded.", min=1)] = 4_000,
+    ranking: Annotated[
+        Literal["graph", "hop"] | None, typer.Option(help="How nodes are ordered; the settings' own.")
+    ] = None,
+    relevance: Annotated[
+        Literal["off", "prolog"] | None, typer.Option(help="Whether rules refine the order.")
+    ] = None,
+    encoding: Annotated[str, typer.Option(help="How tokens are counted.")] = "o200k_base",
+) -> None:
+    """Print an editable pack: the code, requirements and decisions that a piece of work needs.
+
+    Delete sections as you like: what is left is a valid pack that a request may carry as `pack`. Where the
+    graph is away or was never made, the pack is empty and says so, and the exit code is 1.
+
+    Example: `context-worker pack DEBUG "retry loop ignores the deadline" --project shop --budget 4000`
+    """
+    from worker.graph_commands import PackOrder, order_pack  # noqa: PLC0415  # as above
+
+    task_type = task.upper()
+    if task_type not in get_args(TaskType):
+        fail(f"unknown task {task!r}; known: {', '.join(get_args(TaskType))}")
+    _check_project(project)
+    order = PackOrder(
+        project_id=project,
+        task_type=cast("TaskType", task_type),
+        target=target,
+        budget_tokens=budget,
+        encoding=encoding,
+        ranking=ranking,
+        relevance=relevance,
+    )
+    delivery = asyncio.run(order_pack(load_settings(), order))
+    sys.stdout.write(delivery.text)
+    if delivery.unindexed:
+        talk.print(f"not indexed: {', '.join(delivery.unindexed)}", markup=False)
+    if delivery.is_relevance_missing:
+        talk.print("relevance: the rules could not be asked, so the order is the plain one", markup=False)
+    if delivery.reason == "not_indexed":
+        fail(f"no graph of {project}; make one with `context-worker index PATH --project {project}`")
+    if delivery.reason == "graph_unavailable":
+        fail("the graph store does not answer")
+
+
+def schema_check(
+    root: Annotated[Path, typer.Argument(help="The code base.")] = Path(),
+    as_json: AsJson = False,
+) -> None:
+    """Find every Cypher statement that strays from the canon: another label, relation or key.
+
+    Exits 1 where there is one, naming file and line. Runs in CI.
+
+    Example: `context-worker schema check .`
+    """
+    from worker.graph.conformance import check_sources  # noqa: PLC0415  # as above
+
+    findings = check_sources(root)
+    if as_json:
+        sys.stdout.write(json.dumps([asdict(finding) for finding in findings], indent=2) + "\n")
+    else:
+        for found in findings:
+            sys.stdout.write(f"{found.path}:{found.line}: {found.kind} {found.name}: {found.message}\n")
+    if findings:
+        raise typer.Exit(1)
+
+
+def schema_apply() -> None:
+    """Make the constraints and indexes of the canon in the Neo4j that the settings name; idempotent.
+
+    Example: `WORKER_GRAPH__STORE=neo4j WORKER_GRAPH__NEO4J_URL=bolt://127.0.0.1:7687 context-worker schema
+    apply`
+    """
+    from worker.stores.neo4j_schema import apply_ddl  # noqa: PLC0415  # as above
+    from worker.wiring_graph import build_neo4j_link  # noqa: PLC0415  # as above
+
+    async def work() -> tuple[str, ...]:
+        link = build_neo4j_link(load_settings())
+        try:
+            return await apply_ddl(link)
+        finally:
+            await link.close()
+
+    for name in asyncio.run(work()):
+        sys.stdout.write(f"made {name}\n")
+
+
+def _check_project(project: str) -> None:
+    from pydantic import TypeAdapter, ValidationError  # noqa: PLC0415  # as above
+
+    from schemas.wire import ProjectId  # noqa: PLC0415  # as above
+
+    try:
+        TypeAdapter[str](ProjectId).validate_python(project)
+    except ValidationError:
+        fail(f"{project!r} is no project id: letters, digits, dot, underscore and dash, at most 128")

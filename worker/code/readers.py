@@ -1,0 +1,125 @@
+"""The readers of an index, in the order in which they are asked, and the steps that join what they found.
+
+A new kind of file adds a reader to a list here, and what only all files together can tell adds a step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Final
+
+from worker.code.assembling import Additions, ProjectStep
+from worker.code.chunks import chunk_nodes
+from worker.code.documents.project import join_documents
+from worker.code.documents.reading import read_document, takes
+from worker.code.documents.references import resolve_references
+from worker.code.documents.results import facts_from_bytes, facts_to_bytes
+from worker.code.facts import ModuleFacts, ParseProblem
+from worker.code.grammars import GRAMMAR_OF, PYTHON
+from worker.code.languages import PYTHON_SUFFIXES, language_of
+from worker.code.nodes import module_nodes
+from worker.code.owners import OWNERS, link_owners, read_owner_file
+from worker.code.parsing import decode
+from worker.code.reading import FileReaders, FileReading, read_python
+from worker.code.tolerant import extract_tolerant
+from worker.graph.model import Edge, GraphContents, NodeRef
+
+SPECIFICATION: Final = "specification"
+"""The kind of document that requirements and decisions are read from."""
+
+
+def read_partly(path: str, content: bytes) -> FileReading | None:
+    """Python that its own parser refuses: newer syntax, or half written. Read as far as it goes."""
+    text = decode(content)
+    if not path.endswith(PYTHON_SUFFIXES) or isinstance(text, ParseProblem):
+        return None
+    # Whatever the grammar makes of it, no name in it was worked out by Python's own rules.
+    facts = extract_tolerant(path, text, PYTHON, problem=ParseProblem("syntax", 0))
+    if not (facts.functions or facts.classes):
+        return None
+    return _source(facts, text, language="python", is_whole=False)
+
+
+def read_foreign(path: str, content: bytes) -> FileReading | None:
+    """Source in a language that there is a grammar for."""
+    language = language_of(path)
+    grammar = GRAMMAR_OF.get(language)
+    if grammar is None:
+        return None
+    text = _text(content)
+    facts = extract_tolerant(path, text, grammar)
+    return _source(facts, text, language=language, is_whole=facts.parse_problem is None)
+
+
+def read_chunks(path: str, content: bytes) -> FileReading | None:
+    """Any other text, by its headings or blank lines."""
+    language = language_of(path)
+    if language == "python":
+        return None
+    nodes, edges = chunk_nodes(path, _text(content), language)
+    return FileReading(path=path, language=language, nodes=tuple(nodes), edges=tuple(edges))
+
+
+def read_specification(path: str, content: bytes) -> FileReading | None:
+    """Requirements and decisions, kept for `link_specification`."""
+    if not takes(path):
+        return None
+    facts = read_document(path, _text(content))
+    if facts is None:
+        return None
+    return FileReading(path=path, documents=((SPECIFICATION, facts_to_bytes(facts).decode()),))
+
+
+def link_specification(documents: Mapping[str, str], code: GraphContents) -> Additions:
+    """Specifications, requirements and decisions, what they apply to, and which of them tags in code mean.
+
+    A tag that names an id which several specifications use leads to each, as a guess; one that names a
+    requirement leads to its items. O(nodes + references).
+    """
+    joined = join_documents(facts_from_bytes(text.encode()) for text in documents.values())
+    edges = [*joined.edges, *resolve_references(joined, (*code.nodes, *joined.nodes)).edges]
+    known = {node.id for node in joined.nodes if node.label == "RequirementItem"}
+    replaced: list[Edge] = []
+    for edge in code.edges:
+        if edge.target.label != "RequirementItem" or edge.target.id in known:
+            continue
+        items = joined.items_for(edge.target.id, within=edge.source.id.partition("::")[0])
+        if items:
+            replaced.append(edge)
+            edges += (_traced(edge, item, among=len(items)) for item in items)
+    return Additions(joined.nodes, edges, replaced)
+
+
+def _traced(edge: Edge, item: str, *, among: int) -> Edge:
+    target = NodeRef("RequirementItem", item)
+    if among == 1:
+        return edge._replace(target=target)
+    return edge._replace(target=target, resolution="guess", candidates=among)
+
+
+def _source(facts: ModuleFacts, text: str, *, language: str, is_whole: bool) -> FileReading:
+    nodes, edges = module_nodes(facts, text, language=language)
+    edges = [Edge(NodeRef("File", facts.path), "DEFINES", nodes[0].ref), *edges]
+    reading = FileReading(
+        path=facts.path, language=language, nodes=tuple(nodes), edges=tuple(edges), facts=facts
+    )
+    return reading if is_whole else replace(reading, status="partly_parsed", reason=_reason(facts))
+
+
+def _reason(facts: ModuleFacts) -> str:
+    problem = facts.parse_problem
+    return f"syntax at line {problem.line}" if problem is not None and problem.line else ""
+
+
+def _text(content: bytes) -> str:
+    """The text, its line ends newlines; what is not UTF-8 shows as replacement characters."""
+    text = content.removeprefix(b"\xef\xbb\xbf").decode("utf-8", "replace")
+    return text.replace("\r\n", "\n").replace("\r", "\n")
+
+
+READERS: Final = FileReaders(
+    first=(read_python, read_partly, read_foreign, read_chunks),
+    also=(read_owner_file, read_specification),
+)
+STEPS: Final = (ProjectStep(OWNERS, link_owners), ProjectStep(SPECIFICATION, link_specification))

@@ -1,0 +1,38 @@
+"""What every command shares: data goes to standard output, talk to standard error, an error is one line."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, NoReturn
+
+import typer
+from rich.console import Console
+
+from worker.logs import configure_logs
+
+if TYPE_CHECKING:
+    from worker.wiring import Settings
+
+talk = Console(stderr=True, highlight=False)
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
+
+
+def fail(message: str) -> NoReturn:
+    """Say what is wrong in one line on standard error, and exit with 1."""
+    talk.print(f"context-worker: {message}", style="red", markup=False, soft_wrap=True)
+    raise SystemExit(1)
+
+
+def load_settings(*, is_service: bool = False) -> Settings:
+    """The settings from the environment, or one clear line on what is wrong with them.
+
+    A command that does one thing speaks for itself, so only warnings and errors are logged beside it.
+    """
+    from worker.wiring import read_settings  # noqa: PLC0415  # sources and tokenizers load only where needed
+
+    try:
+        settings = read_settings()
+    except ValueError as error:
+        fail(str(error))
+    level = settings.log_level if is_service or settings.log_level == "error" else "warning"
+    configure_logs(level=level, log_format=settings.log_format)
+    return settings
