@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.support.memory_graph import MemoryGraphStore
-from worker.code.assembling import ProjectStep
+from worker.code.assembling import Additions, ProjectStep
 from worker.code.indexing import (
     MAX_ATTEMPTS,
     IndexCache,
@@ -226,7 +226,7 @@ async def test_a_tree_becomes_a_graph(tmp_path: Path) -> None:
     assert report.files == {"parsed": 3, "failed": 1}
     assert report.not_whole == (("bad.py", "failed", "syntax at line 1"),)
     assert report.symbols == 5
-    assert report.edges == {"CALLS": 1, "DEFINES": 9, "OWNS": 2}
+    assert report.edges == {"CALLS": 1, "DEFINES": 11, "OWNS": 2}
     assert (report.exact_calls, report.guessed_calls, report.unresolved_calls) == (1, 0, 0)
     assert report.history_reason == ""
     assert set(report.seconds) == {"load", "scan", "read", "link", "store"}
@@ -468,11 +468,11 @@ def read_all_text(path: str, content: bytes) -> FileReading | None:
     return FileReading(path=path, language="text", documents=(("words", content.decode("utf-8", "replace")),))
 
 
-def count_words(documents: Mapping[str, str], code: GraphContents) -> tuple[list[Node], list[Edge]]:
+def count_words(documents: Mapping[str, str], code: GraphContents) -> Additions:
     files = {n.id for n in code.nodes if n.label == "File"}
     specs = [Node(label="Spec", id=path, text=str(len(text.split()))) for path, text in documents.items()]
     assert documents.keys() <= files
-    return specs, [Edge(NodeRef("Project", "p"), "DEFINES", spec.ref) for spec in specs]
+    return Additions(specs, [Edge(NodeRef("Project", "p"), "DEFINES", spec.ref) for spec in specs])
 
 
 async def test_readers_and_steps_of_others_slot_in(tmp_path: Path) -> None:

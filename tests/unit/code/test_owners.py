@@ -65,9 +65,9 @@ def test_the_first_owner_file_that_there_is_counts() -> None:
     assert read_owner_file("src/CODEOWNERS", b"* @a") is None
     file = Node(label="File", id="a.py")
     code = GraphContents(nodes=(file,), edges=())
-    nodes, edges = link_owners({"CODEOWNERS": "* @root", ".github/CODEOWNERS": "* @hub @two"}, code)
-    assert [node.id for node in nodes] == ["@hub", "@two"]
-    assert edges == [
+    added = link_owners({"CODEOWNERS": "* @root", ".github/CODEOWNERS": "* @hub @two"}, code)
+    assert [node.id for node in added.nodes] == ["@hub", "@two"]
+    assert added.edges == [
         Edge(NodeRef("Owner", "@hub"), "OWNS", file.ref),
         Edge(NodeRef("Owner", "@two"), "OWNS", file.ref),
     ]
