@@ -18,6 +18,12 @@ from worker.code.facts import Call, Class, Definition, Function, Import, ModuleF
 SOURCE_FOLDERS: Final = frozenset({"src", "lib", "python"})
 """Folders that packages lie in without being packages themselves."""
 
+MAX_STEPS: Final = 100
+"""How many modules, or classes, one question may meet on its way; beyond that nothing is certain."""
+
+MAX_BASES: Final = 64
+"""Of a class with more the order is not worked out: that takes the square of their number."""
+
 _OVERLOADS: Final = frozenset({"overload", "typing.overload", "t.overload", "typing_extensions.overload"})
 # They bring no methods that a program calls by name.
 _BARE_BASES: Final = frozenset(
@@ -248,6 +254,8 @@ class NameResolver:
         if owner.id in seen:
             return seen[owner.id]
         seen[owner.id] = alone = ((owner,), False)
+        if len(seen) > MAX_STEPS or len(owner.bases) > MAX_BASES:
+            return alone
         classes, is_whole = self._resolved_bases(owner)
         orders = [self._order(parent, seen) for parent in classes]
         if not is_whole or (len(orders) > 1 and not all(whole for _, whole in orders)):
@@ -319,10 +327,10 @@ class NameResolver:
         """
         key = module.path, name
         if seen is not None:
-            if key not in seen:
+            if key not in seen and len(seen) < MAX_STEPS:
                 seen[key] = None
                 seen[key] = self._member_within(module, name, seen)
-            return seen[key]
+            return seen.get(key)
         if key not in self._members:
             self._members[key] = self._member_within(module, name, {key: None})
         return self._members[key]

@@ -75,6 +75,18 @@ def test_circular_imports_and_star_imports_in_a_circle_end() -> None:
     assert edges(files, "CALLS") == [("q.py::<module>", "p/m7.py::target")]
 
 
+def test_long_chains_of_imports_and_bases_end_without_a_deep_stack() -> None:
+    files = {f"m{n}.py": f"from m{n + 1} import f\nfrom m{n + 1} import *\n" for n in range(2_000)}
+    files["m2000.py"] = "def f(): pass\n"
+    files["use.py"] = "from m1990 import f\nfrom m0 import f as far\nf()\nfar()\n"
+    assert edges(files, "CALLS") == [("use.py::<module>", "m2000.py::f")]
+    classes = "class C0:\n    def f(self): pass\n"
+    classes += "".join(f"class C{n}(C{n - 1}): pass\n" for n in range(1, 2_000))
+    classes += "class Wide(" + ", ".join(f"C{n}" for n in range(2_000)) + "): pass\n"
+    classes += "C5.f()\nC1999.f()\nWide.f()\n"
+    assert edges({"c.py": classes}, "CALLS") == [("c.py::<module>", "c.py::C0.f")]
+
+
 def test_a_package_comes_before_a_module_and_a_module_before_its_stub() -> None:
     files = {
         "a/__init__.py": "def f(): pass\n",
