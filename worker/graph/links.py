@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from worker.graph.lexical import Query, query_of
-from worker.graph.model import NodeRef
+from worker.graph.model import Node, NodeRef
 from worker.graph.snapshot import Snapshot
 
 LinkKind = Literal["traceback", "path", "qualified", "exact", "normalised", "word", "module", "payload"]
@@ -32,6 +32,8 @@ BASE_STRENGTHS: Final[dict[LinkKind, float]] = {
 
 MAX_LINKED_CHARS: Final = 20_000
 """Of a request; what stands beyond is found by its words alone."""
+MAX_SEARCHED_CHARS: Final = 50_000
+"""Of a request; words beyond are not looked at."""
 MAX_MENTIONS: Final = 400
 MAX_READINGS: Final = 200
 """A name that means more nodes than this names none of them."""
@@ -97,7 +99,7 @@ def link_request(text: str, paths: Sequence[str], snapshot: Snapshot) -> Request
         linker.link_name(match[0].rstrip("()"), is_code=is_quoted or match["call"] is not None)
     return RequestLinks(
         entities=linker.links(),
-        query=query_of(text),
+        query=query_of(text[:MAX_SEARCHED_CHARS]),
         text_digest=digest_of(text),
         is_truncated=len(text) > MAX_LINKED_CHARS or linker.is_full,
     )
@@ -196,17 +198,20 @@ class _Linker:
             self._add(name, "normalised", snapshot.names.folded(name))
 
     def _qualified(self, parts: Sequence[str]) -> list[int]:
-        """Nodes with the last name, whose own outer names or module agree with the ones before it."""
-        nodes = self._snapshot.nodes
-        found: list[int] = []
+        """Nodes with the last name whose own outer names or module agree with the ones before it.
+
+        Where none agrees with all of them, those that agree with the last but one: the first part is often
+        a variable or a package that the path does not show.
+        """
+        whole: list[int] = []
+        partly: list[int] = []
         for number in self._snapshot.names.exact(parts[-1]):
-            path, _, qualname = nodes[number].id.partition("::")
-            outer = [*path.rpartition(".")[0].split("/"), *qualname.split(".")]
-            if nodes[number].label == "Module":
-                outer = outer[:-1]
-            if outer[-len(parts) :] == list(parts) or (parts[-2] in outer[-3:-1]):
-                found.append(number)
-        return found
+            outer = _outer_names(self._snapshot.nodes[number])
+            if outer[-len(parts) :] == list(parts):
+                whole.append(number)
+            elif parts[-2] in outer[-3:-1]:
+                partly.append(number)
+        return whole or partly
 
     def _files_of(self, path: str) -> list[int]:
         """Files whose path ends with the given one, or that an absolute path of another host ends with."""
@@ -231,6 +236,13 @@ class _Linker:
         inside = self._documents_in(file)
         modules = [n for n in inside if nodes[n].label == "Module"]
         yield from modules or inside[:1]
+
+
+def _outer_names(node: Node) -> list[str]:
+    """The parts of the node's path and qualified name; of a module those of its path."""
+    path, _, qualname = node.id.partition("::")
+    folders = path.rpartition(".")[0].split("/")
+    return folders if node.label == "Module" else [*folders, *qualname.split(".")]
 
 
 def _looks_like_code(word: str) -> bool:

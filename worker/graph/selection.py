@@ -130,7 +130,7 @@ def _select_by_graph(links: RequestLinks, snapshot: Snapshot, template: Template
             ranking="graph",
             template=template,
             links=links,
-            selected=(),
+            ranked=(),
         )
     evidence = combine(signals, snapshot)
     raised = _Companions(snapshot, template, evidence)
