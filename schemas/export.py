@@ -15,9 +15,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from schemas.request import AssemblyRequest
-from schemas.topics import DEFAULT_PREFIX, TOPICS, TopicSpec
-from schemas.wire import SCHEMA_VERSION, WireModel
+from schemas.topics import DEFAULT_PREFIX, TOPICS, TopicRole, TopicSpec
+from schemas.wire import SCHEMA_VERSION, RequestModel, WireModel
 
 Document = dict[str, Any]
 
@@ -76,7 +75,7 @@ def json_schema(model: type[WireModel]) -> Document:
     for name, widen in _DOORS.items():
         if name in schema.get("$defs", {}):
             schema["$defs"][name] = widen(schema["$defs"][name])
-    if model is not AssemblyRequest:
+    if not issubclass(model, RequestModel):
         # Defaults in the models, but always written: readers tell messages apart by them.
         schema["required"] = ["schema_version", "kind", *schema["required"]]
     return {"$schema": DIALECT, **schema}
@@ -140,7 +139,7 @@ _DOORS: Final[Mapping[str, Callable[[Document], Document]]] = {
 
 
 def async_api() -> Document:
-    """The AsyncAPI 3.0 document: from the worker's side, it receives requests and sends the rest."""
+    """The AsyncAPI 3.0 document: the worker receives requests and syncs, and sends the rest."""
     return {
         "asyncapi": "3.0.0",
         "info": {
@@ -153,7 +152,11 @@ def async_api() -> Document:
             ),
         },
         "defaultContentType": "application/json",
-        "channels": {**{topic.role: _channel(topic) for topic in TOPICS}, "replies": _reply_channel()},
+        "channels": {
+            **{topic.role: _channel(topic) for topic in TOPICS},
+            "replies": _reply_channel("bundles"),
+            "sync-replies": _reply_channel("sync-results"),
+        },
         "operations": _operations(),
         "components": {
             "messages": {
@@ -193,36 +196,44 @@ def _channel(topic: TopicSpec) -> Document:
     }
 
 
-def _reply_channel() -> Document:
-    bundles = _topic("bundles")
+def _reply_channel(default: TopicRole) -> Document:
+    topic = _topic(default)
     return {
         "address": None,
-        "summary": f"The topic that `reply_to` names; {bundles.name()} where it names none.",
-        "messages": {name: _ref("components", "messages", name) for name in _message_names(bundles)},
+        "summary": f"The topic that `reply_to` names; {topic.name()} where it names none.",
+        "messages": {name: _ref("components", "messages", name) for name in _message_names(topic)},
     }
 
 
 def _operations() -> Document:
-    reply = [_ref("channels", "replies", "messages", name) for name in _message_names(_topic("bundles"))]
     return {
         "assemble": {
             **_operation("receive", "requests", "One request, one outcome, however often it is delivered."),
-            "reply": {
-                "address": {
-                    "location": "$message.header#/reply_to",
-                    "description": "Must be on the worker's allow-list.",
-                },
-                "channel": _ref("channels", "replies"),
-                "messages": reply,
-            },
+            "reply": _reply("replies", "bundles"),
         },
         "publish_bundles": _operation("send", "bundles", "Answers to requests without `reply_to`."),
         "publish_usage": _operation("send", "usage", "Sent after the answer was acknowledged."),
+        "sync": {
+            **_operation("receive", "sync", "One sync, one outcome; those of a project in their order."),
+            "reply": _reply("sync-replies", "sync-results"),
+        },
+        "publish_sync_results": _operation("send", "sync-results", "Answers to syncs without `reply_to`."),
         "publish_dead_letters": _operation("send", "dead-letters", "Sent before the rejection."),
     }
 
 
-def _operation(action: str, role: str, summary: str) -> Document:
+def _reply(channel: str, default: TopicRole) -> Document:
+    return {
+        "address": {
+            "location": "$message.header#/reply_to",
+            "description": "Must be on the worker's allow-list.",
+        },
+        "channel": _ref("channels", channel),
+        "messages": [_ref("channels", channel, "messages", name) for name in _message_names(_topic(default))],
+    }
+
+
+def _operation(action: str, role: TopicRole, summary: str) -> Document:
     return {
         "action": action,
         "channel": _ref("channels", role),
@@ -238,7 +249,7 @@ def _message(model: type[WireModel]) -> Document:
         "summary": (model.__doc__ or "").split("\n", maxsplit=1)[0],
         "contentType": "application/json",
         "headers": _ref(
-            "components", "schemas", "RequestHeaders" if model is AssemblyRequest else "ReplyHeaders"
+            "components", "schemas", "RequestHeaders" if issubclass(model, RequestModel) else "ReplyHeaders"
         ),
         "payload": {"schemaFormat": _SCHEMA_FORMAT, "schema": {"$ref": f"./{schema_path(model)}"}},
         "correlationId": {"location": "$message.header#/correlation_id"},
@@ -263,7 +274,7 @@ def _key_binding(description: str) -> Document:
 
 
 _REQUEST_HEADERS: Final = {
-    "context-kind": "`request` where present.",
+    "context-kind": "The `kind` of the body, where present.",
     "reply_to": "Topic for the answer; must be on the allow-list.",
     "correlation_id": "Any bytes; comes back with the answer.",
     "traceparent": "W3C Trace Context.",
@@ -298,7 +309,7 @@ def _headers(described: Mapping[str, str]) -> Document:
     }
 
 
-def _topic(role: str) -> TopicSpec:
+def _topic(role: TopicRole) -> TopicSpec:
     return next(topic for topic in TOPICS if topic.role == role)
 
 

@@ -11,6 +11,7 @@ from typing import Final, Literal
 
 from schemas.bundle import BundleRef, ContextBundle, Rejection
 from schemas.request import AssemblyRequest
+from schemas.sync import SyncRequest, SyncResult
 from schemas.usage import UsageEvent
 from schemas.wire import WireModel
 
@@ -21,7 +22,7 @@ _DAY_MS: Final = 24 * _HOUR_MS
 _MIB: Final = 1_048_576
 _HEADER_BYTES: Final = 65_536
 
-TopicRole = Literal["requests", "bundles", "usage", "dead-letters"]
+TopicRole = Literal["requests", "bundles", "usage", "sync", "sync-results", "dead-letters"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,6 +84,25 @@ TOPICS: Final = (
         key="project_id",
         carries=(UsageEvent,),
         summary="What each outcome spent.",
+    ),
+    TopicSpec(
+        role="sync",
+        partitions=3,
+        retention_ms=_DAY_MS,
+        max_message_bytes=10 * _MIB,
+        # One partition for all that concerns a project: syncs are carried out in their order.
+        key="project_id",
+        carries=(SyncRequest,),
+        summary="Source trees, or files of them, to be indexed.",
+    ),
+    TopicSpec(
+        role="sync-results",
+        partitions=3,
+        retention_ms=_DAY_MS,
+        max_message_bytes=_MIB,
+        key="the sync's key",
+        carries=(SyncResult, Rejection),
+        summary="The answer to each sync; the `request_id` of a rejection is the `sync_id`.",
     ),
     TopicSpec(
         role="dead-letters",

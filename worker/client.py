@@ -1,4 +1,4 @@
-"""A small typed client: publish a request, await its bundle; follow the usage events.
+"""A small typed client: publish a request, await its bundle; have a project indexed; follow the usage events.
 
     async with ContextClient(["127.0.0.1:9092"]) as client:
         answer = await client.assemble(request, timeout_seconds=10)
@@ -6,7 +6,7 @@
             ...
 
 Replies are matched by correlation id, a fresh one for each request, so many may be in flight and several
-clients may share a reply topic. The client reads that topic from where it ended when the client started, so
+clients may share a reply topic. The client reads that topic from where it ended before its first request, so
 no reply to its own requests can be missed.
 """
 
@@ -28,6 +28,7 @@ from pydantic_core import from_json
 
 from schemas.bundle import BundleRef, ContextBundle, Rejection
 from schemas.request import AssemblyRequest
+from schemas.sync import SyncRequest, SyncResult
 from schemas.topics import DEFAULT_PREFIX, topic_name
 from schemas.usage import UsageEvent
 from worker.kafka_clients import Consumer, Producer, Record, started_producer, whole_topic
@@ -37,7 +38,7 @@ _CORRELATION_ID: Final = "correlation_id"
 _REPLY_TO: Final = "reply_to"
 _FETCH_SECONDS: Final = 30.0
 
-Reply = ContextBundle | BundleRef | Rejection
+Reply = ContextBundle | BundleRef | SyncResult | Rejection
 
 
 class ClientError(Exception):
@@ -97,6 +98,9 @@ class ContextClient:
         self._resources = AsyncExitStack()
         self._producer: Producer | None = None
         self._reader: asyncio.Task[None] | None = None
+        self._sync_results_topic = topic_name("sync-results", prefix=topic_prefix)
+        self._sync_reader: asyncio.Task[None] | None = None
+        self._opening_sync = asyncio.Lock()
         self._awaited: dict[bytes, asyncio.Future[bytes]] = {}
 
     async def __aenter__(self) -> Self:
@@ -108,7 +112,7 @@ class ContextClient:
                 whole_topic(self._reply_topic, self._options, from_end=True)
             )
             self._reader = asyncio.create_task(self._read_replies(consumer))
-            resources.push_async_callback(self._stop_reading)
+            resources.push_async_callback(self._stop_reading, self._reader)
             self._resources = resources.pop_all()
         return self
 
@@ -147,12 +151,53 @@ class ContextClient:
         except TimeoutError:
             msg = f"no reply to request {request.request_id!r} within {timeout_seconds} s"
             raise ReplyTimeout(msg) from None
+        if isinstance(reply, SyncResult):
+            raise InvalidReply("a request was answered as a sync is")
+        return reply
+
+    async def sync(
+        self,
+        request: SyncRequest,
+        *,
+        timeout_seconds: float,
+        headers: Sequence[tuple[str, bytes]] = (),
+    ) -> SyncResult | Rejection:
+        """Have a project indexed and await what came of it.
+
+        `SyncResult.graph_version` is what a request names in `after` to see the files. Syncs of one project
+        are carried out in the order in which they were published: await one before the next where that
+        counts. Raises ReplyTimeout, InvalidReply, ClientClosed, TopicMissing, or aiokafka's errors where the
+        sync could not be published.
+        """
+        body = request.model_dump_json(exclude_unset=True).encode()
+        try:
+            async with asyncio.timeout(timeout_seconds):
+                if self._reply_topic == self._bundles_topic:
+                    await self._read_sync_results()
+                reply = _read_reply(
+                    await self.exchange_raw(
+                        body,
+                        key=request.project_id.encode(),
+                        headers=headers,
+                        topic=topic_name("sync", prefix=self._prefix),
+                    )
+                )
+        except TimeoutError:
+            msg = f"no reply to sync {request.sync_id!r} within {timeout_seconds} s"
+            raise ReplyTimeout(msg) from None
+        if not isinstance(reply, SyncResult | Rejection):
+            raise InvalidReply("a sync was answered as a request is")
         return reply
 
     async def exchange_raw(
-        self, body: bytes, *, key: bytes | None = None, headers: Sequence[tuple[str, bytes]] = ()
+        self,
+        body: bytes,
+        *,
+        key: bytes | None = None,
+        headers: Sequence[tuple[str, bytes]] = (),
+        topic: str | None = None,
     ) -> bytes:
-        """Publish any bytes as a request and await the body of the reply, for ever if need be.
+        """Publish any bytes, as a request where no topic is named, and await the body of the reply.
 
         For load tests and for what no AssemblyRequest can express. `headers` go along, except that the
         correlation id and, with a reply topic of one's own, `reply_to` are set by the client.
@@ -165,7 +210,7 @@ class ContextClient:
         self._awaited[correlation_id] = future
         try:
             # Of a repeated header the first counts, so the client's own stand in front.
-            await self.publish_raw(body, key=key, headers=[*own, *headers])
+            await self.publish_raw(body, key=key, headers=[*own, *headers], topic=topic)
             return await future
         finally:
             del self._awaited[correlation_id]
@@ -202,10 +247,21 @@ class ContextClient:
         except Exception as error:  # noqa: BLE001 - whatever ends the reader must reach those who wait
             self._fail_all(ClientClosed(f"reading replies failed: {error!r}"))
 
-    async def _stop_reading(self) -> None:
-        if self._reader is not None:
-            self._reader.cancel()
-            await asyncio.wait([self._reader])
+    async def _read_sync_results(self) -> None:
+        """Read the topic of sync results, too, from where it ends now; once."""
+        async with self._opening_sync:
+            if self._producer is None:
+                raise ClientClosed("the client is not running")
+            if self._sync_reader is None or self._sync_reader.done():
+                consumer = await self._resources.enter_async_context(
+                    whole_topic(self._sync_results_topic, self._options, from_end=True)
+                )
+                self._sync_reader = asyncio.create_task(self._read_replies(consumer))
+                self._resources.push_async_callback(self._stop_reading, self._sync_reader)
+
+    async def _stop_reading(self, reader: asyncio.Task[None]) -> None:
+        reader.cancel()
+        await asyncio.wait([reader])
         self._fail_all(ClientClosed("the client was closed"))
 
     def _fail_all(self, error: ClientClosed) -> None:
@@ -268,6 +324,7 @@ class UsageStream:
 _KINDS: Final[Mapping[str, type[Reply]]] = {
     "bundle": ContextBundle,
     "bundle_ref": BundleRef,
+    "sync_result": SyncResult,
     "rejection": Rejection,
 }
 

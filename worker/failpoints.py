@@ -29,6 +29,7 @@ POINTS: Final = (
     "outcome.after_store",
     "reply.before_usage",
     "usage.before_done",
+    "sync.before_index",
 )
 
 

@@ -102,6 +102,19 @@ def rejection_outcome(
     )
 
 
+def reply_outcome(
+    reply: bytes, *, request_digest: str, as_of: datetime, traceback: str | None = None
+) -> OutcomeRecord:
+    """The outcome of a message that no usage event tells of; the traceback as in `rejection_outcome`."""
+    return OutcomeRecord(
+        request_digest=request_digest,
+        as_of=as_of,
+        reply=reply,
+        usage=None,
+        receipt=None if traceback is None else canonical_json({"traceback": _last_of(traceback)}),
+    )
+
+
 def bundle_outcome(
     bundle: ContextBundle,
     usage: UsageEvent,
@@ -174,6 +187,11 @@ def stored_refusal(outcome: OutcomeRecord) -> Refusal | None:
     # Inside a string of the event the quotes would be escaped, so these bytes are the field itself.
     if outcome.usage is None or b'"outcome":"rejected"' not in outcome.usage:
         return None
+    return read_refusal(outcome)
+
+
+def read_refusal(outcome: OutcomeRecord) -> Refusal:
+    """Why the message was rejected whose stored outcome this is. Raises ValueError unless it was."""
     reply = Rejection.model_validate_json(outcome.reply)
     receipt = cast("dict[str, str]", from_json(outcome.receipt or b"{}"))
     return Refusal(
@@ -182,6 +200,13 @@ def stored_refusal(outcome: OutcomeRecord) -> Refusal | None:
         traceback=receipt.get("traceback") if reply.code == InternalError.code else None,
         attempts=_attempts(reply.code, reply.details),
     )
+
+
+def thread_of(outcome: OutcomeRecord) -> str | None:
+    """The thread that the outcome's request belongs to, as far as the request could be read."""
+    event = cast("dict[str, object]", from_json(outcome.usage or b"{}"))
+    thread_id = event.get("thread_id")
+    return thread_id if isinstance(thread_id, str) else None
 
 
 def _attempts(code: RejectionCode, details: Mapping[str, object]) -> int:

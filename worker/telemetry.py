@@ -28,6 +28,8 @@ SPAN_GATHER: Final = "context.gather"
 SPAN_FUSE: Final = "context.fuse"
 SPAN_STORE: Final = "context.store"
 SPAN_PUBLISH: Final = "context.publish"
+SPAN_SYNC: Final = "context.sync"
+SPAN_INDEX: Final = "context.index"
 
 _SECONDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 
@@ -127,6 +129,12 @@ class Telemetry:
         )
         self.outcomes_republished = Counter(
             "context_outcomes_republished_total", "Stored outcomes published again.", registry=registry
+        )
+        self.syncs = Counter(
+            "context_syncs_total",
+            "Syncs ended, by outcome (indexed, unchanged, repeated, rejected) and rejection code.",
+            ("outcome", "code"),
+            registry=registry,
         )
         self.dead_letters = Counter(
             "context_dead_letters_total",

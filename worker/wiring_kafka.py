@@ -16,6 +16,9 @@ from faststream.security import BaseSecurity, SASLPlaintext, SASLScram256, SASLS
 
 from schemas.topics import TOPICS, topic_name
 from worker.client import ContextClient
+from worker.code.indexing import IndexCache
+from worker.code.sources import SourceRoots
+from worker.code.syncing import ProjectSyncer
 from worker.decoding import read_ids
 from worker.errors import Unavailable
 from worker.failpoints import Failpoints
@@ -32,9 +35,10 @@ from worker.kafka.partition import Limits as DispatchLimits
 from worker.kafka.publisher import KafkaPublisher, ProducerOptions
 from worker.kafka.received import BodyLimits
 from worker.kafka.replies import Routes
+from worker.kafka.sync_handler import SyncHandler
 from worker.kafka.topics import TopicCatalogue, ensure_topics
 from worker.ports import CrashLedger, OutcomeStore
-from worker.settings import Content, Http, Kafka, Outcomes, Settings, read_secret
+from worker.settings import Content, Graph, Http, Kafka, Outcomes, Settings, read_secret
 from worker.stores.redis import RedisCrashLedger, RedisOutcomeStore
 from worker.stores.sqlite import SqliteCrashLedger, SqliteOutcomeStore
 from worker.telemetry import Telemetry
@@ -46,6 +50,7 @@ from worker.wiring_graph import build_graph
 log = structlog.get_logger()
 
 _READY_POLL_SECONDS: Final = 0.05
+_LONGEST_SYNC_SECONDS: Final = 3_600.0
 
 
 def build_store(settings: Settings) -> OutcomeStore:
@@ -144,6 +149,8 @@ async def build_service(settings: Settings, *, usage_log: Path | None = None) ->
             ),
         )
         graph = await stack.enter_async_context(aclosing(build_graph(settings, telemetry)))
+        # Loading a large graph takes longer than any layer's timeout, which the first requests would pay.
+        await graph.snapshots.preload(sorted(settings.content.roots))
         handler = RequestHandler(
             assemble=build_assembler(settings, telemetry, graph.reader, failpoints=failpoints).assemble,
             store=store,
@@ -166,6 +173,28 @@ async def build_service(settings: Settings, *, usage_log: Path | None = None) ->
             now=utc_now,
         )
 
+        syncer = ProjectSyncer(graph.store, SourceRoots(settings.content.roots), cache=IndexCache())
+        sync_handler = SyncHandler(
+            syncs=syncer,
+            store=store,
+            publisher=publisher,
+            routes=Routes(
+                bundles=topic_name("sync-results", prefix=kafka.topic_prefix),
+                usage=topic_name("usage", prefix=kafka.topic_prefix),
+                dead_letters=topic_name("dead-letters", prefix=kafka.topic_prefix),
+                reply_topics=frozenset(kafka.reply_topics),
+            ),
+            limits=BodyLimits(max_bytes=limits.max_request_bytes, max_depth=limits.max_depth),
+            forget_seconds=settings.outcomes.forget_seconds,
+            telemetry=telemetry,
+            failpoints=failpoints,
+            now=utc_now,
+        )
+
+        async def probe_for_syncs() -> None:
+            await store.check()
+            await graph.store.check()
+
         async def declare_topics() -> None:
             await ensure_topics(
                 connection, prefix=kafka.topic_prefix, replication_factor=kafka.replication_factor
@@ -184,7 +213,16 @@ async def build_service(settings: Settings, *, usage_log: Path | None = None) ->
                         group=kafka.group_id,
                         handler=handler,
                         max_in_flight=kafka.max_in_flight,
-                    )
+                    ),
+                    Route(
+                        topic=topic_name("sync", prefix=kafka.topic_prefix),
+                        group=f"{kafka.group_id}-sync",
+                        handler=sync_handler,
+                        # One after the other, so that no older file replaces a newer one.
+                        max_in_flight=1,
+                        probe_store=probe_for_syncs,
+                        expected_seconds=_LONGEST_SYNC_SECONDS,
+                    ),
                 ],
                 publisher=publisher,
                 ledger=ledger,
@@ -244,6 +282,7 @@ def demo_settings(
         kafka=Kafka(group_id="context-demo"),
         outcomes=Outcomes(sqlite_path=home / "outcomes.db"),
         http=Http(port=0),
+        graph=Graph(sqlite_path=home / "graph.db"),
         content=Content(roots=dict(roots)),
         failpoints=failpoints,
     )
@@ -313,7 +352,8 @@ def dead_letter_topic(settings: Settings) -> DeadLetterTopic:
 
 def redrivable_topics(settings: Settings) -> frozenset[str]:
     """Where dead letters may go back to."""
-    return frozenset({topic_name("requests", prefix=settings.kafka.topic_prefix)})
+    prefix = settings.kafka.topic_prefix
+    return frozenset({topic_name("requests", prefix=prefix), topic_name("sync", prefix=prefix)})
 
 
 def _summary(settings: Settings) -> dict[str, object]:

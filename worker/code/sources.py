@@ -104,6 +104,24 @@ class SourceRoots:
                 break
         return outcome
 
+    def locate(self, project_id: str, project_dir: str | None) -> Path | Refused | Missing:
+        """Where `open` finds the project directory, for what walks it without following links itself.
+
+        Raises as `open` does.
+        """
+        candidates = self._candidates(self._roots[project_id], project_dir or "")
+        if isinstance(candidates, Refused):
+            return candidates
+        outcome: SourceTree | Refused | Missing = Missing(project_dir or "")
+        for root, components in candidates:
+            outcome = _open_tree(root, components, given=project_dir or "", max_bytes=0)
+            if isinstance(outcome, SourceTree):
+                outcome.close()
+                return root.joinpath(*components)
+            if isinstance(outcome, Refused):
+                break
+        return outcome
+
     @staticmethod
     def _candidates(roots: Sequence[Path], project_dir: str) -> list[tuple[Path, tuple[str, ...]]] | Refused:
         if not project_dir:

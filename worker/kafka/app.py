@@ -39,6 +39,8 @@ _FIRST_PAUSE_SECONDS: Final = 0.2
 _LONGEST_PAUSE_SECONDS: Final = 5.0
 _CLOSE_TIMEOUT_SECONDS: Final = 5.0
 _OBSERVE_SECONDS: Final = 0.5
+_MAX_POLL_INTERVAL_MS: Final = 300_000
+"""aiokafka's own."""
 
 
 class ExitCode(IntEnum):
@@ -63,6 +65,11 @@ class Route:
     group: str
     handler: RecordHandler
     max_in_flight: int = 64
+    probe_store: Callable[[], Awaitable[None]] | None = None
+    """Raises StoreUnavailable while something is away that this topic alone needs: then its records wait,
+    and those of the others go on. Where absent, the outcome store is all that it waits for."""
+    expected_seconds: float = 0.0
+    """How long one record may well take: so much longer nobody takes the worker for stuck."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,6 +123,7 @@ class KafkaWorker:
         self._lag = LoopLag(telemetry.loop_lag_seconds)
         self._slots = Slots({route.topic: route.max_in_flight for route in routes})
         self._gate = StoreGate(probe_store)
+        self._gates = [self._gate]
         self._quarantine = Quarantine(
             ledger, span=self._limits.uncommitted_span, on_change=self._on_quarantine
         )
@@ -155,7 +163,8 @@ class KafkaWorker:
                 if await self._start():
                     await self._serve()
             finally:
-                self._gate.stop()
+                for gate in self._gates:
+                    gate.stop()
                 await self._close()
                 self._health.enter("stopped")
         _log.info("worker.stopped", exit_code=int(self._exit_code), reason=self._exit_code.name.lower())
@@ -164,9 +173,13 @@ class KafkaWorker:
     # --- Assembly --------------------------------------------------------------------------------
 
     def _subscribe(self, route: Route, options: ConsumerOptions) -> tuple[DefaultSubscriber, Dispatcher]:
+        gate = self._gate
+        if route.probe_store is not None:
+            gate = StoreGate(route.probe_store)
+            self._gates.append(gate)
         shared = Shared(
             slots=self._slots,
-            gate=self._gate,
+            gate=gate,
             quarantine=self._quarantine,
             telemetry=self._telemetry,
             limits=self._limits,
@@ -177,7 +190,7 @@ class KafkaWorker:
         assignment = Assignment(route.group, shared=shared, consumer=lambda: subscriber.consumer)
         attempts = Attempts(
             route.handler,
-            gate=self._gate,
+            gate=gate,
             quarantine=self._quarantine,
             window=window,
             on_bad_deploy=self._on_bad_deploy,
@@ -196,8 +209,17 @@ class KafkaWorker:
             heartbeat_interval_ms=options.heartbeat_interval_ms,
             fetch_max_wait_ms=options.fetch_max_wait_ms,
             max_partition_fetch_bytes=options.max_partition_fetch_bytes,
+            # A reader with a record in hand that waits for room does not poll meanwhile.
+            max_poll_interval_ms=_MAX_POLL_INTERVAL_MS + int(1_000 * route.expected_seconds),
         )
-        return subscriber, Dispatcher(route.topic, attempts, assignment=assignment, shared=shared)
+        dispatcher = Dispatcher(
+            route.topic,
+            attempts,
+            assignment=assignment,
+            shared=shared,
+            expected_seconds=route.expected_seconds,
+        )
+        return subscriber, dispatcher
 
     def _on_quarantine(self) -> None:
         self._slots.is_exclusive = self._quarantine.is_active

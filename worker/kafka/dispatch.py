@@ -46,8 +46,16 @@ class Dispatcher:
     aiokafka and hands the partitions over at the end.
     """
 
-    def __init__(self, topic: str, attempts: Attempts, *, assignment: Assignment, shared: Shared) -> None:
-        """Nothing runs yet."""
+    def __init__(
+        self,
+        topic: str,
+        attempts: Attempts,
+        *,
+        assignment: Assignment,
+        shared: Shared,
+        expected_seconds: float = 0.0,
+    ) -> None:
+        """Nothing runs yet. `expected_seconds` is how long one record may well take."""
         self.topic = topic
         self.assignment = assignment
         self._attempts = attempts
@@ -64,6 +72,8 @@ class Dispatcher:
         self._moved_at = shared.clock()
         self._fetch_heard_at = self._moved_at
         self._newest_fetch_ms = 0
+        self._expected_seconds = expected_seconds
+        shared.gate.subscribe(self._on_store)
 
     # --- Reading ---------------------------------------------------------------------------------
 
@@ -254,8 +264,16 @@ class Dispatcher:
 
     @property
     def stalled_seconds(self) -> float:
-        """For how long records have been in work and none has ended."""
-        return self._clock() - self._moved_at if self._in_flight else 0.0
+        """For how long records have been in work and none has ended, beyond what one may well take.
+
+        The time in which they wait for a store does not count.
+        """
+        if not self._in_flight or self._shared.gate.is_closed:
+            return 0.0
+        return max(0.0, self._clock() - self._moved_at - self._expected_seconds)
+
+    def _on_store(self) -> None:
+        self._moved_at = self._clock()
 
     @property
     def has_ended(self) -> bool:

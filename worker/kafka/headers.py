@@ -59,10 +59,11 @@ class RequestHeaders:
 
 
 def read_headers(
-    headers: Iterable[tuple[str, bytes]], *, allowed_reply_topics: frozenset[str]
+    headers: Iterable[tuple[str, bytes]], *, allowed_reply_topics: frozenset[str], kind: str = "request"
 ) -> RequestHeaders:
     """What the contract's headers say; others are not looked at. Raises nothing.
 
+    `kind` is what the topic carries, and what a `context-kind` header may say.
     A malformed generation reads as 0, which is what a record has that `redrive` did not touch.
     """
     first: dict[str, bytes] = {}
@@ -86,7 +87,7 @@ def read_headers(
         traceparent=traceparent,
         tracestate=tracestate,
         generation=int(generation) if _GENERATION.fullmatch(generation) else 0,
-        refusal=_refusal(first, allowed_reply_topics),
+        refusal=_refusal(first, allowed_reply_topics, kind),
         ignored=tuple(ignored),
     )
 
@@ -105,9 +106,9 @@ def _read_trace(first: dict[str, bytes], ignored: list[str]) -> tuple[str | None
     return parent.decode("ascii") if parent else None, state.decode("ascii") if state else None
 
 
-def _refusal(first: dict[str, bytes], allowed_reply_topics: frozenset[str]) -> Rejected | None:
-    if first.get(KIND, b"request") != b"request":
-        return InvalidRequest(f"the {KIND} header does not say `request`", header=KIND)
+def _refusal(first: dict[str, bytes], allowed_reply_topics: frozenset[str], kind: str) -> Rejected | None:
+    if first.get(KIND, kind.encode()) != kind.encode():
+        return InvalidRequest(f"the {KIND} header does not say `{kind}`", header=KIND)
     if not _GENERATION.fullmatch(first.get(GENERATION, b"0")):
         return InvalidRequest(f"the {GENERATION} header is not a decimal number", header=GENERATION)
     reply_to = first.get(REPLY_TO)

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 
 import structlog
 from opentelemetry import trace
+from prometheus_client import Counter
 
 from schemas.bundle import to_wire
 from worker.errors import Rejected, TooLarge
@@ -52,25 +53,30 @@ class Replies:
     """Publishes answers; every method returns when its last record was acknowledged."""
 
     def __init__(
-        self, publisher: Publisher, routes: Routes, *, telemetry: Telemetry, failpoints: Failpoints
+        self,
+        publisher: Publisher,
+        routes: Routes,
+        *,
+        telemetry: Telemetry,
+        failpoints: Failpoints,
+        ended: Counter | None = None,
     ) -> None:
-        """Publish by this publisher along these routes."""
+        """Publish by this publisher along these routes.
+
+        `ended` counts what is refused without an outcome, by outcome and code; that of requests where absent.
+        """
         self._publisher = publisher
         self._routes = routes
         self._telemetry = telemetry
         self._failpoints = failpoints
+        self._ended = telemetry.outcomes if ended is None else ended
 
     async def outcome(self, received: Received, held: OutcomeRecord) -> Refusal | None:
         """Publish a stored outcome; give back what it refuses, None for a bundle."""
         refusal = stored_refusal(held)
         with self._telemetry.step(SPAN_PUBLISH):
-            if refusal is not None and refusal.is_dead_letter:
-                await self.letter(received, refusal)
             kind = "rejection" if refusal else "bundle" if held.bundle is None else "bundle_ref"
-            try:
-                await self._reply(received, held.reply, kind=kind)
-            except RecordTooLarge as error:
-                await self._reply_shorter(received, held.reply, refusal, error)
+            await self.reply(received, held.reply, kind=kind, refusal=refusal)
             await self._failpoints.reach("reply.before_usage", received.text)
             if held.usage is not None and received.project_id is not None:
                 await self._publish_if_it_fits(
@@ -84,6 +90,15 @@ class Replies:
                 )
             await self._failpoints.reach("usage.before_done", received.text)
         return refusal
+
+    async def reply(self, received: Received, value: bytes, *, kind: str, refusal: Refusal | None) -> None:
+        """Publish a stored reply, after the dead letter where it refuses a record that is kept as one."""
+        if refusal is not None and refusal.is_dead_letter:
+            await self.letter(received, refusal)
+        try:
+            await self._reply(received, value, kind=kind)
+        except RecordTooLarge as error:
+            await self._reply_shorter(received, value, refusal, error, kind=kind)
 
     async def without_outcome(self, received: Received, error: Rejected) -> None:
         """Reply from the record and the error alone, after the dead letter of a record that is broken itself.
@@ -100,8 +115,8 @@ class Replies:
             try:
                 await self._reply(received, value, kind="rejection")
             except RecordTooLarge as too_large:
-                await self._reply_shorter(received, value, refusal_of(error), too_large)
-        self._telemetry.outcomes.labels("rejected", error.code).inc()
+                await self._reply_shorter(received, value, refusal_of(error), too_large, kind="rejection")
+        self._ended.labels("rejected", error.code).inc()
 
     async def letter(self, received: Received, refusal: Refusal) -> None:
         """Publish the record as a dead letter."""
@@ -135,10 +150,10 @@ class Replies:
             await self._publisher.publish(replace(reply, topic=self._routes.bundles, is_topic_foreign=False))
 
     async def _reply_shorter(
-        self, received: Received, value: bytes, refusal: Refusal | None, error: RecordTooLarge
+        self, received: Received, value: bytes, refusal: Refusal | None, error: RecordTooLarge, *, kind: str
     ) -> None:
         """Say in a few hundred bytes what a reply that does not fit has said, or that it does not fit."""
-        self._note(received, "rejection" if refusal else "bundle", "shortened", error)
+        self._note(received, kind, "shortened", error)
         if refusal is None:
             unpublished = TooLarge(
                 "the reply exceeds what its topic takes", size_bytes=len(value), topic=error.topic

@@ -13,9 +13,12 @@ from schemas.bundle import BundleRef, ContextBundle, Rejection, context_hash, to
 from schemas.codes import RETRYABLE_CODES, RejectionCode
 from schemas.export import json_schema
 from schemas.request import AssemblyRequest
+from schemas.sync import SyncRequest, SyncResult
 from schemas.usage import UsageEvent, usage_event_id
 from schemas.wire import WireModel, sha256_hex
 from worker.decoding import decode_request
+from worker.kafka.received import BodyLimits
+from worker.kafka.sync_received import decode_sync
 
 HERE = Path(__file__).parent
 MODELS: dict[str, type[WireModel]] = {
@@ -24,14 +27,21 @@ MODELS: dict[str, type[WireModel]] = {
     "bundle_ref": BundleRef,
     "rejection": Rejection,
     "usage": UsageEvent,
+    "sync": SyncRequest,
+    "sync_result": SyncResult,
 }
 FIXTURES = sorted(path.stem for path in HERE.glob("*.json"))
 REQUESTS = [name for name in FIXTURES if name.startswith("request_")]
-ANSWERS = [name for name in FIXTURES if not name.startswith("request_")]
+SYNCS = ["sync_full", "sync_minimal"]
+ANSWERS = [name for name in FIXTURES if name not in {*REQUESTS, *SYNCS}]
 DIGESTS = {
     "request_minimal": "68d649d4e80bf2493a9ccff0f434c450412d3858b3dd94e8dfd022f993ac729a",
     "request_full": "286a073423a09f775432977abbe86cc23dcfc88fdac6fe957e0d4e2971194e11",
     "request_foreign": "7032e4aa0d86c8ac1c1613685be969527651e3c0d35e8db1b4f02e01d84e85cb",
+}
+SYNC_DIGESTS = {
+    "sync_minimal": "91d01653d6028d36ef0701ca5679a331c718dbb7dea1451793fb4af86e0d7ca2",
+    "sync_full": "72d3bc13f52d293a23305d9a4cb94380289ab734fe04a13f542c1ad58324e2dc",
 }
 """A digest that changes makes every stored outcome a stranger to its own request."""
 
@@ -46,7 +56,7 @@ def compact(name: str) -> bytes:
 
 
 def model_of(name: str) -> type[WireModel]:
-    kind = "bundle_ref" if name.startswith("bundle_ref") else name.split("_", maxsplit=1)[0]
+    kind = name if name in {"bundle_ref", "sync_result"} else name.split("_", maxsplit=1)[0]
     return MODELS[kind]
 
 
@@ -80,6 +90,18 @@ def test_the_digest_is_that_of_the_canonical_json_with_the_defaults_filled_in() 
         '"user_message":"Add a retry with backoff to the payment client.","volk":"smith"}'
     )
     assert sha256_hex(canonical.encode()) == DIGESTS["request_minimal"]
+
+
+@pytest.mark.parametrize("name", SYNCS)
+def test_a_sync_decodes_and_is_encoded_to_the_same_bytes(name: str) -> None:
+    decoded = decode_sync(read(name), BodyLimits(max_bytes=1_000_000, max_depth=64))
+    assert decoded.notes.unknown_fields == 0
+    assert decoded.digest == SYNC_DIGESTS[name]
+    assert decoded.request.model_dump_json(exclude_unset=True).encode() == compact(name)
+
+
+def test_the_full_sync_has_every_field_of_the_contract() -> None:
+    assert set(json.loads(read("sync_full"))) == set(SyncRequest.model_fields)
 
 
 def test_the_full_request_has_every_field_of_the_contract() -> None:

@@ -48,7 +48,9 @@ def undecodable(raw: Raw) -> UndecodableRecord:
 class Bench:
     """A dispatcher on a fake consumer; its handler keeps every record until the test lets it go."""
 
-    def __init__(self, *, limits: Limits | None = None, max_in_flight: int = 16) -> None:
+    def __init__(
+        self, *, limits: Limits | None = None, max_in_flight: int = 16, expected_seconds: float = 0.0
+    ) -> None:
         self.consumer = FakeConsumer()
         self.ledger = MemoryLedger()
         self.begun: list[InboundRecord] = []
@@ -87,7 +89,13 @@ class Bench:
             on_given_up=lambda: None,
             sleep=lambda _: asyncio.sleep(0),
         )
-        self.dispatcher = Dispatcher("requests", attempts, assignment=self.assignment, shared=self.shared)
+        self.dispatcher = Dispatcher(
+            "requests",
+            attempts,
+            assignment=self.assignment,
+            shared=self.shared,
+            expected_seconds=expected_seconds,
+        )
 
     async def cluster_id(self) -> str:
         if self.cluster_errors:
@@ -609,6 +617,32 @@ async def test_work_of_which_nothing_ends_is_stalled_and_idleness_is_not():
         await until(lambda: bench.ended)
         await bench.turn()
         assert bench.dispatcher.stalled_seconds == 0
+
+
+async def test_a_record_that_may_take_long_is_stalled_when_it_takes_longer():
+    bench = Bench(expected_seconds=3_600)
+    async with bench.running():
+        bench.consumer.append(P0, b"a")
+        await until(lambda: bench.begun)
+        bench.now = 3_600.0
+        assert bench.dispatcher.stalled_seconds == 0
+        bench.now = 3_650.0
+        assert bench.dispatcher.stalled_seconds == 50
+
+
+async def test_work_that_waits_for_its_store_is_not_stalled_and_then_begins_anew():
+    bench = Bench()
+    bench.store_is_away = True
+    async with bench.running():
+        bench.consumer.append(P0, b"a")
+        await until(lambda: bench.gate.is_closed)
+        bench.now = 1_000.0
+        assert bench.dispatcher.stalled_seconds == 0
+        bench.store_is_away = False
+        await until(lambda: len(bench.begun) > 1)
+        assert bench.dispatcher.stalled_seconds == 0
+        bench.now = 1_050.0
+        assert bench.dispatcher.stalled_seconds == 50
 
 
 async def test_fetches_without_an_answer_mean_that_the_broker_is_away():

@@ -11,12 +11,13 @@ import pytest
 from schemas.bundle import BundleRef, ContextBundle, Rejection
 from schemas.export import DIALECT, documents, export, json_schema, main, schema_path
 from schemas.request import AssemblyRequest
+from schemas.sync import SyncRequest, SyncResult
 from schemas.topics import TOPICS, topic_name
 from schemas.usage import UsageEvent
 
 SCHEMAS = Path(__file__).parents[3] / "schemas"
 FILES = sorted(documents())
-MESSAGES = [AssemblyRequest, ContextBundle, Rejection, BundleRef, UsageEvent]
+MESSAGES = [AssemblyRequest, SyncRequest, ContextBundle, Rejection, BundleRef, UsageEvent, SyncResult]
 MINIMAL = {"request_id": "r", "project_id": "p", "volk": "v", "subject": "s", "user_message": "m"}
 ACCEPTED: list[dict[str, Any]] = [
     {},
@@ -113,7 +114,7 @@ def test_each_schema_is_valid_and_says_its_dialect(model: type[Any]) -> None:
     assert schema["properties"]["kind"]["const"] == model.model_fields["kind"].default
 
 
-@pytest.mark.parametrize("model", MESSAGES[1:])
+@pytest.mark.parametrize("model", MESSAGES[2:])
 def test_every_answer_must_say_its_version_and_kind(model: type[Any]) -> None:
     assert {"schema_version", "kind"} <= set(json_schema(model)["required"])
 
@@ -129,6 +130,34 @@ def test_what_the_worker_refuses_the_schema_refuses(fields: dict[str, Any]) -> N
     assert not accepts(**fields)
     with pytest.raises(ValueError, match="validation error"):
         AssemblyRequest.model_validate({**MINIMAL, **fields})
+
+
+SYNC = {"sync_id": "s", "project_id": "p"}
+
+
+@pytest.mark.parametrize(
+    ("fields", "is_accepted"),
+    [
+        ({}, True),
+        ({"root": "/srv/shop", "future": 1}, True),
+        ({"files": []}, True),
+        ({"files": [{"path": "a.py", "content": None}]}, True),
+        ({"files": [{"path": "a.py"}]}, False),
+        ({"files": [{"path": "", "content": ""}]}, False),
+        ({"files": {"a.py": ""}}, False),
+        ({"sync_id": "a\nb"}, False),
+        ({"kind": "request"}, False),
+    ],
+)
+def test_the_worker_and_the_schema_agree_on_syncs(fields: dict[str, Any], *, is_accepted: bool) -> None:
+    validator: Any = jsonschema.Draft202012Validator(json_schema(SyncRequest))
+    assert validator.is_valid({**SYNC, **fields}) == is_accepted
+    try:
+        SyncRequest.model_validate({**SYNC, **fields})
+    except ValueError:
+        assert not is_accepted
+    else:
+        assert is_accepted
 
 
 # --- AsyncAPI --------------------------------------------------------------------------------------------
@@ -190,16 +219,17 @@ def test_an_operation_names_messages_of_its_own_channel() -> None:
                 assert reference.startswith(reply["channel"]["$ref"] + "/messages/")
 
 
-def test_a_reply_whose_address_comes_with_the_request_has_a_channel_without_one() -> None:
+@pytest.mark.parametrize("operation", ["assemble", "sync"])
+def test_a_reply_whose_address_comes_with_the_request_has_a_channel_without_one(operation: str) -> None:
     document = asyncapi()
-    reply = document["operations"]["assemble"]["reply"]
+    reply = document["operations"][operation]["reply"]
     assert reply["address"]["location"] == "$message.header#/reply_to"
     assert resolve(document, reply["channel"]["$ref"])["address"] is None
 
 
 def test_the_channels_are_the_declared_topics_and_the_asked_for_replies() -> None:
     channels = asyncapi()["channels"]
-    assert set(channels) == {topic.role for topic in TOPICS} | {"replies"}
+    assert set(channels) == {topic.role for topic in TOPICS} | {"replies", "sync-replies"}
     kafka = channels["usage"]["bindings"]["kafka"]
     assert (kafka["topic"], kafka["partitions"]) == ("context.usage", 12)
     assert kafka["topicConfiguration"]["retention.ms"] == 7 * 24 * 3_600_000
@@ -220,6 +250,8 @@ def test_the_declared_topics_are_those_that_are_served() -> None:
         ("context.requests", 12, 24),
         ("context.bundles", 12, 24),
         ("context.usage", 12, 7 * 24),
+        ("context.sync", 3, 24),
+        ("context.sync-results", 3, 24),
         ("context.dead-letters", 3, 30 * 24),
     ]
 
@@ -232,7 +264,7 @@ def test_every_topic_deletes_and_rolls_its_segments_hourly(topic: Any) -> None:
 
 def test_a_dead_letter_may_be_larger_than_the_record_that_it_keeps() -> None:
     sizes = {topic.role: topic.max_message_bytes for topic in TOPICS}
-    assert sizes["dead-letters"] >= sizes["requests"] + 32_768
+    assert sizes["dead-letters"] >= max(sizes["requests"], sizes["sync"]) + 32_768
 
 
 def test_a_prefix_makes_a_name() -> None:

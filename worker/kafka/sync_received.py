@@ -1,0 +1,142 @@
+"""One record of the sync topic as far as it could be read, with the same care as a request."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Final
+
+from pydantic import ValidationError
+
+from schemas.sync import SyncRequest, sync_digest
+from schemas.wire import DecodeNotes
+from worker.decoding import decode_fields, is_heavy, read_ids, validation_refusal
+from worker.errors import Rejected
+from worker.kafka.headers import RequestHeaders
+from worker.kafka.received import BodyLimits, Received, defect, instant
+from worker.kafka.records import InboundRecord
+from worker.ports import OutcomeKey
+
+_SMALL_BYTES: Final = 1_024
+_LARGE_BYTES: Final = 262_144
+_KEY_PREFIX: Final = "\x1fsync\x1f"
+"""In front of a sync's id where outcomes are stored: no id of a request holds a control character."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecodedSync:
+    """A sync that the contract allows, what it means as a digest, and what was forgiven."""
+
+    request: SyncRequest
+    digest: str
+    notes: DecodeNotes
+
+
+@dataclass(frozen=True, kw_only=True)  # not slotted, as what it extends
+class ReceivedSync(Received):
+    """What a record yielded; `request_id` is the id of the sync."""
+
+    sync: DecodedSync | None = None
+
+    @property
+    def key(self) -> OutcomeKey | None:
+        """Under which its outcome is stored; never that of a request with the same id."""
+        if self.request_id is None or self.project_id is None:
+            return None
+        return sync_key(self.project_id, self.request_id, generation=self.headers.generation)
+
+    @property
+    def digest(self) -> str:
+        """What the sync means; of a body that was not decoded, its bytes."""
+        return self.sync.digest if self.sync else self.body_digest
+
+    @property
+    def as_of(self) -> datetime:
+        """The record's timestamp."""
+        return instant(self.record.timestamp_ms)
+
+    @property
+    def text(self) -> str:
+        """What drills look for: the id."""
+        return self.request_id or ""
+
+
+def sync_key(project_id: str, sync_id: str, *, generation: int = 0) -> OutcomeKey:
+    """Under which the outcome of a sync is stored."""
+    return OutcomeKey(project_id=project_id, request_id=_KEY_PREFIX + sync_id, generation=generation)
+
+
+def decode_sync(body: bytes | None, limits: BodyLimits) -> DecodedSync:
+    """The sync in `body`, validated. Raises what `worker.decoding.decode_request` does."""
+    fields = decode_fields(body, max_bytes=limits.max_bytes, max_depth=limits.max_depth)
+    notes = DecodeNotes()
+    try:
+        request = SyncRequest.model_validate(fields, context=notes)
+    except ValidationError as error:
+        raise validation_refusal(error) from None
+    return DecodedSync(request=request, digest=sync_digest(request), notes=notes)
+
+
+async def receive_sync(record: InboundRecord, headers: RequestHeaders, limits: BodyLimits) -> ReceivedSync:
+    """Decode the body, or read the ids of one that cannot be decoded. A heavy body is read in a thread.
+
+    A body that breaks a rule says so before a header that does.
+    """
+    body = record.value
+    try:
+        if is_heavy(body):
+            sync = await asyncio.to_thread(decode_sync, body, limits)
+        else:
+            sync = decode_sync(body, limits)
+    except Rejected as refusal:
+        return await undecoded_sync(record, headers, refusal)
+    except Exception as error:  # noqa: BLE001 - a defect of the decoder must not stop the partition
+        found = defect(error)
+        return await undecoded_sync(record, headers, found.refusal, trace_text=found.traceback)
+    return await _hashed(
+        ReceivedSync(
+            record=record,
+            headers=headers,
+            decoded=None,
+            refusal=headers.refusal,
+            request_id=sync.request.sync_id,
+            project_id=sync.request.project_id,
+            sync=sync,
+        )
+    )
+
+
+async def undecoded_sync(
+    record: InboundRecord, headers: RequestHeaders, refusal: Rejected, *, trace_text: str | None = None
+) -> ReceivedSync:
+    """A record that is refused without a decoded body; its ids are searched for, not on the event loop."""
+    received = sync_without_ids(record, headers, refusal, trace_text=trace_text)
+    body = record.value or b""
+    if len(body) <= _SMALL_BYTES:
+        sync_id, project_id = read_ids(body, id_field="sync_id")
+    else:
+        sync_id, project_id = await asyncio.to_thread(read_ids, body, id_field="sync_id")
+    return await _hashed(replace(received, request_id=sync_id, project_id=project_id))
+
+
+def sync_without_ids(
+    record: InboundRecord, headers: RequestHeaders, refusal: Rejected, *, trace_text: str | None = None
+) -> ReceivedSync:
+    """A record of which nothing but its headers was read."""
+    return ReceivedSync(
+        record=record,
+        headers=headers,
+        decoded=None,
+        refusal=refusal,
+        traceback=trace_text,
+        request_id=None,
+        project_id=None,
+    )
+
+
+async def _hashed(received: ReceivedSync) -> ReceivedSync:
+    """The same, the digest of a large body ready: no repeat shall take it on the event loop."""
+    if len(received.record.value or b"") > _LARGE_BYTES:
+        await asyncio.to_thread(received.hash_body)
+    return received
