@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, Self, cast, get_args
 
@@ -57,7 +57,9 @@ def index(
     with IndexProgressBar() as bar:
         report = asyncio.run(index_tree(load_settings(), path, project, bar.show))
     if as_json:
-        sys.stdout.write(json.dumps(asdict(report), indent=2, default=str) + "\n")
+        # Not `asdict`, which makes a counter of pairs of every counter.
+        told = {field.name: getattr(report, field.name) for field in fields(report)}
+        sys.stdout.write(json.dumps(told, indent=2) + "\n")
     else:
         print_report(report, Console(highlight=False))
 

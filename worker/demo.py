@@ -16,8 +16,10 @@ from rich.table import Table
 from rich.text import Text
 
 import worker
+from worker.cli_graph import IndexProgressBar, print_report
 from worker.client import ContextClient
 from worker.demo_requests import HANG_MARK, PROJECT, demo_requests
+from worker.graph_commands import index_tree
 from worker.kafka.embedded import embedded_broker
 from worker.usage.log import aggregate_usage, read_usage_records
 from worker.usage.report import render_report
@@ -51,6 +53,10 @@ async def run_demo(console: Console) -> int:
                 bootstrap_servers=broker.bootstrap_servers,
                 failpoints=f"provider.memory=hang@{HANG_MARK}",
             )
+            console.print("[bold]indexing[/] this project's own source tree …")
+            with IndexProgressBar() as bar:
+                report = await index_tree(settings, root, PROJECT, bar.show)
+            print_report(report, console)
             console.print(
                 "[bold]starting[/] the worker (a new consumer group takes about three seconds) …", end=" "
             )

@@ -38,7 +38,7 @@ GOAL: Final[dict[str, Any]] = {
         {"id": "5", "title": "Write it up under Decisions", "status": "pending"},
     ],
     "current_step": "3",
-    "blockers": ["The graph of the project is not indexed yet"],
+    "blockers": ["Nobody has measured trimming of Korean text yet"],
 }
 SESSION: Final[dict[str, Any]] = {
     "project": {
