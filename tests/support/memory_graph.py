@@ -16,7 +16,7 @@ class MemoryGraphStore:
 
     def __init__(self) -> None:
         self._graphs: dict[str, tuple[GraphHead, GraphContents]] = {}
-        self._facts: dict[str, dict[str, bytes]] = {}
+        self.facts: dict[str, dict[str, bytes]] = {}
         self.applies = 0
 
     async def head(self, project_id: str) -> GraphHead | None:
@@ -36,7 +36,7 @@ class MemoryGraphStore:
         raise NotImplementedError
 
     async def load_facts(self, project_id: str) -> Mapping[str, bytes]:
-        return dict(self._facts.get(project_id, {}))
+        return dict(self.facts.get(project_id, {}))
 
     async def apply(
         self, project_id: str, change: GraphChange, *, snapshot_id: str, expected_version: int
@@ -49,7 +49,7 @@ class MemoryGraphStore:
             )
         new = GraphHead(graph_version=version + 1, snapshot_id=snapshot_id)
         self._graphs[project_id] = new, applied(contents, change)
-        facts = self._facts.setdefault(project_id, {})
+        facts = self.facts.setdefault(project_id, {})
         for key in change.removed_facts:
             facts.pop(key, None)
         facts |= dict(change.added_facts)
@@ -57,7 +57,7 @@ class MemoryGraphStore:
         return new
 
     async def purge(self, project_id: str) -> int:
-        self._facts.pop(project_id, None)
+        self.facts.pop(project_id, None)
         graph = self._graphs.pop(project_id, None)
         return len(graph[1].nodes) if graph else 0
 

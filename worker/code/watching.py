@@ -8,7 +8,11 @@ from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import Final
 
-from watchfiles import Change, DefaultFilter, awatch
+from watchfiles import (
+    Change,
+    DefaultFilter,
+    awatch,  # pyright: ignore[reportUnknownVariableType] - one parameter may be of trio's, which is not there
+)
 
 from worker.code.indexing import IndexCache, IndexOptions, IndexReport, OnProgress, index_project
 from worker.errors import WorkerError

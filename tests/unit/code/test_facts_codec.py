@@ -75,6 +75,9 @@ def test_half_a_surrogate_pair_comes_back() -> None:
     assert decode_reading(encode_reading(reading)) == reading
 
 
+NONE: list[str] = []
+
+
 def packed(row: object) -> bytes:
     return bytes(cramjam.zstd.compress(json.dumps(row).encode()))
 
@@ -84,14 +87,14 @@ def packed(row: object) -> bytes:
     [
         b"",
         b"no zstd",
-        packed([]),
-        packed({}),
+        packed(NONE),
+        packed({"format": FORMAT}),
         packed("x"),
         packed(None),
         packed([FORMAT]),
-        packed([FORMAT + 1, "a.py", "", "parsed", "", [], [], None, []]),
-        packed([FORMAT, "a.py", "", "parsed", "", [["File"]], [], None, []]),
-        packed([FORMAT, "a.py", "", "parsed", "", [], [], [1, 2], []]),
+        packed([FORMAT + 1, "a.py", "", "parsed", "", NONE, NONE, None, NONE]),
+        packed([FORMAT, "a.py", "", "parsed", "", [["File"]], NONE, None, NONE]),
+        packed([FORMAT, "a.py", "", "parsed", "", NONE, NONE, [1, 2], NONE]),
         bytes(cramjam.zstd.compress(b"{")),
         encode_reading(FileReading(path="a.py"))[:-4],
     ],

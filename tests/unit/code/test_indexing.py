@@ -455,7 +455,7 @@ async def test_facts_that_are_lost_or_spoilt_cost_a_reading_and_nothing_else(tmp
     store = MemoryGraphStore()
     first = await index_project(store, "p", tmp_path, options=PLAIN)
     before = await contents_of(store)
-    facts = store._facts["p"]
+    facts = store.facts["p"]
     for number, key in enumerate(sorted(facts)):
         facts[key] = (b"", b"not what it was", facts[key][:-3])[number % 3]
     again = await index_project(store, "p", tmp_path, options=PLAIN)
