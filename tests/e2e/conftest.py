@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator
+from itertools import zip_longest
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,24 @@ import pytest_asyncio
 
 from tests.support.cluster import Mode, Topics, embedded_mode, services_mode
 from worker.kafka.embedded import EmbeddedBroker
+
+# Files are handed to the test processes in this order, whole: what waits longest and what computes longest
+# begin, turn by turn, so that they share the machine and nothing long is left for the end.
+WAITING = (
+    "test_worker_outages.py",
+    "test_worker_kills.py",
+    "test_dispatch_processes.py",
+    "test_dispatch_outages.py",
+    "test_worker_poison.py",
+    "test_worker_rebalances.py",
+)
+COMPUTING = ("test_recount_sources.py", "test_recount_state.py", "test_linking.py", "test_trimming.py")
+FIRST = [name for pair in zip_longest(WAITING, COMPUTING) for name in pair if name is not None]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    turn = {name: index for index, name in enumerate(FIRST)}
+    items.sort(key=lambda item: turn.get(item.path.name, len(FIRST)))  # stable: the others as they were
 
 
 @pytest.fixture(params=["embedded", "services"])

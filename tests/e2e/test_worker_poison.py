@@ -86,7 +86,9 @@ def records(prefix: str) -> dict[str, Bad]:
         "unknown strategy": refused(
             request(111, strategy="luck"), "unknown_strategy", name="luck", known=["layered"]
         ),
-        "not supported": refused(request(112, ranking="hop"), "not_supported", field="ranking"),
+        "not supported": refused(
+            request(112, required_tools=["grep"]), "not_supported", field="required_tools"
+        ),
         "window too small": refused(
             request(113, user_message="word " * 9_000, model="generic-8k"), "budget_too_small", layer="user"
         ),
