@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
+from pathlib import Path
+
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import worker
+from tests.support.hash_seeds import outputs
 from tests.support.memory_graph import MemoryGraphStore
 from worker.code.affected import affected_paths
 from worker.code.indexing import IndexOptions, index_files
@@ -70,6 +75,30 @@ async def test_an_incremental_index_of_any_text_equals_a_full_one(
         assert anew is not None
         assert incremental[1] == anew[1]
         assert incremental[0].snapshot_id == anew[0].snapshot_id
+
+
+GRAPH_DIGEST = """
+import asyncio, hashlib, pathlib, sys
+from tests.support.memory_graph import MemoryGraphStore
+from worker.code.indexing import IndexOptions, index_project
+from worker.code.readers import READERS, STEPS
+
+async def main():
+    store = MemoryGraphStore()
+    options = IndexOptions(readers=READERS, steps=STEPS, with_history=False)
+    await index_project(store, "p", pathlib.Path(sys.argv[1]), options=options)
+    kept = sorted((key, value) for key, value in store.facts["p"].items() if not key.startswith("stamps:"))
+    print(hashlib.sha256(repr((await store.load("p"), kept)).encode()).hexdigest())
+
+asyncio.run(main())
+"""
+
+
+def test_graph_and_facts_are_the_same_under_every_hash_seed(tmp_path: Path) -> None:
+    shutil.copytree(Path(worker.__file__).parent / "budget", tmp_path / "src" / "worker" / "budget")
+    (tmp_path / "CODEOWNERS").write_text("*.py @b @a\n")
+    (tmp_path / "spec.md").write_text("- **REQ-1**: The system MUST run, see `worker/budget/ledger.py`.\n")
+    assert len(outputs(["-c", GRAPH_DIGEST, str(tmp_path)], seeds=("0", "1"))) == 1
 
 
 def read(files: dict[str, str]) -> dict[str, FileReading]:
