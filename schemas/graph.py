@@ -257,8 +257,8 @@ LEGACY_RELATION_RULES: Final[tuple[LegacyRelationRule, ...]] = (
     LegacyRelationRule(name="OWNED_BY", relation="OWNS", is_reversed=True),
 )
 
-LABEL_RULE_OF: Final = {rule.label: rule for rule in LABEL_RULES}
-RELATION_RULE_OF: Final = {rule.relation: rule for rule in RELATION_RULES}
+LABEL_RULE_OF: Final[dict[NodeLabel, LabelRule]] = {rule.label: rule for rule in LABEL_RULES}
+RELATION_RULE_OF: Final[dict[Relation, RelationRule]] = {rule.relation: rule for rule in RELATION_RULES}
 
 
 _KEY_CHARACTERS: Final = 1_500

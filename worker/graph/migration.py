@@ -26,10 +26,11 @@ from schemas.graph import (
 )
 
 MODULE_QUALNAME: Final = "<module>"
-INDEXED_LABELS: Final[frozenset[NodeLabel]] = frozenset(
-    {"Project", "File", "Module", "Class", "Function", "Chunk", "Commit", "Owner"}
-    | {"Spec", "Requirement", "RequirementItem"}
+_INDEXED: Final[tuple[NodeLabel, ...]] = (
+    *("Project", "File", "Module", "Class", "Function", "Chunk", "Commit", "Owner"),
+    *("Spec", "Requirement", "RequirementItem"),
 )
+INDEXED_LABELS: Final = frozenset(_INDEXED)
 """What an index of a source tree writes, and a graph store keeps as a graph. The rest is others' state."""
 
 OLD_PROPERTIES: Final = (
@@ -49,6 +50,7 @@ OLD_PROPERTIES: Final = (
 )
 """What the plan is made from."""
 
+_RELATION_NAMED: Final[Mapping[str, Relation]] = {relation: relation for relation in RELATION_RULE_OF}
 _CODE: Final[frozenset[NodeLabel]] = frozenset({"Module", "Class", "Function"})
 _BY_ID: Final[Mapping[NodeLabel, tuple[str, ...]]] = {
     "Project": ("slug", "id", "name"),
@@ -206,10 +208,10 @@ class _Planner:
             self._move_node(self._old[number])
 
     def _set_label(self, node: OldNode) -> None:
-        canonical = [label for label in LABEL_RULE_OF if label in node.labels]
-        legacy = [label for label in LEGACY_LABELS if label in node.labels]
+        canonical: list[NodeLabel] = [label for label in LABEL_RULE_OF if _has(node, label)]
+        legacy: list[LegacyLabel] = [label for label in LEGACY_LABELS if _has(node, label)]
         instead = {label for old in legacy if (label := LEGACY_LABELS[old]) is not None}
-        wanted = sorted({*canonical, *instead})
+        wanted: list[NodeLabel] = sorted({*canonical, *instead})
         if len(wanted) == 1:
             self._label[node.number] = wanted[0]
         elif wanted:
@@ -231,7 +233,7 @@ class _Planner:
 
     def _move_node(self, node: OldNode) -> None:
         number, label = node.number, self._label[node.number]
-        old_label = next((old for old in LEGACY_LABELS if old in node.labels), None)
+        old_label: LegacyLabel | None = next((old for old in LEGACY_LABELS if _has(node, old)), None)
         path, _, _ = self._id[number].partition("::") if label in {*_CODE, "File"} else ("", "", "")
         class_id = self._id.get(self._class_of.get(number, -1), "") if label == "Function" else ""
         held = node.properties
@@ -411,12 +413,15 @@ class _Doubt:
 
 def _ways(old_type: str) -> Iterable[tuple[Relation, Literal["same", "reversed"]]]:
     """The relations that an old one can have become, and which way each goes."""
-    for relation in RELATION_RULE_OF:
-        if relation == old_type:
-            yield relation, "same"
+    if (relation := _RELATION_NAMED.get(old_type)) is not None:
+        yield relation, "same"
     for rule in LEGACY_RELATION_RULES:
         if rule.name == old_type:
             yield rule.relation, "reversed" if rule.is_reversed else "same"
+
+
+def _has(node: OldNode, label: str) -> bool:
+    return label in node.labels
 
 
 def _own_path(node: OldNode) -> str:

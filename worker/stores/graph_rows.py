@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Generator, Iterable, Mapping
+from contextlib import contextmanager
 from typing import Final
 
 from schemas.graph import RELATIONS, Relation
@@ -38,21 +40,37 @@ def assembled(nodes: Mapping[int, Node], edges: Iterable[EdgeRow]) -> GraphConte
     O(n log n). Edges with an end outside are left out.
     """
     numbers = sorted(nodes, key=lambda number: nodes[number].ref)
-    place = {number: index for index, number in enumerate(numbers)}
     refs = [nodes[number].ref for number in numbers]
+    place = {number: index for index, number in enumerate(numbers)}
     relation_place = {relation: index for index, relation in enumerate(sorted(RELATIONS))}
+    inside = [row for row in edges if row[0] in place and row[2] in place]
     # One number an edge, in the order of edges: sorting 200,000 of them takes a tenth of sorting the tuples.
-    keyed: list[tuple[int, EdgeRow]] = []
-    for row in edges:
-        source, relation, target, _, _ = row
-        if source in place and target in place:
-            at = place[source] * len(relation_place) + relation_place[relation]
-            keyed.append((at * len(refs) + place[target], row))
-    keyed.sort(key=lambda item: item[0])
+    keys = [
+        (place[source] * len(relation_place) + relation_place[relation]) * len(refs) + place[target]
+        for source, relation, target, _, _ in inside
+    ]
+    order = sorted(range(len(inside)), key=keys.__getitem__)
     return GraphContents(
         nodes=tuple(nodes[number] for number in numbers),
         edges=tuple(
             Edge(refs[place[source]], relation, refs[place[target]], resolution, candidates)
-            for _, (source, relation, target, resolution, candidates) in keyed
+            for source, relation, target, resolution, candidates in (inside[index] for index in order)
         ),
     )
+
+
+@contextmanager
+def collection_paused() -> Generator[None]:
+    """No cyclic garbage collection while many small tuples are made, of which none is garbage.
+
+    Each pass would look at all that is there already: a graph of 200,000 edges was put together in 3.5
+    seconds of processor time with them and in 1.2 without. For the whole process, so for short work only.
+    """
+    if not gc.isenabled():
+        yield
+        return
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()

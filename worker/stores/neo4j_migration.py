@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -197,7 +197,8 @@ def _report(
         counts, left = plan.counts, plan.left
     else:
         left = plan.left + plan.counts
-        counts, unmoved = {}, (Unmoved(kind="node", name="all", reason="they name no project; adopt them"),)
+        counts = Counter[str]()
+        unmoved = (Unmoved(kind="node", name="all", reason="they name no project; adopt them"),)
     return MigrationReport(
         project_id=project,
         is_dry_run=is_dry_run,

@@ -18,6 +18,7 @@ from worker.graph.diff import check_change, missing_end, outside_ends
 from worker.graph.model import Edge, GraphChange, GraphContents, GraphHead, Node, NodeRef
 from worker.stores.graph_rows import (
     assembled,
+    collection_paused,
     decode_properties,
     encode_properties,
     size_bytes,
@@ -162,9 +163,10 @@ class SqliteGraphStore:
             graph, head = _find(connection, project_id)
             if head is None:
                 return None
-            nodes = connection.execute(f"{_GET_NODES} WHERE graph = ? ORDER BY label, id", (graph,))
-            edges = connection.execute(f"{_GET_EDGES} WHERE graph = ?", (graph,))
-            return head, assembled(_nodes(nodes), edges)
+            with collection_paused():
+                nodes = connection.execute(f"{_GET_NODES} WHERE graph = ? ORDER BY label, id", (graph,))
+                edges = connection.execute(f"{_GET_EDGES} WHERE graph = ?", (graph,))
+                return head, assembled(_nodes(nodes), edges)
 
         return await self._bulk.read(read)
 
@@ -225,8 +227,9 @@ class SqliteGraphStore:
         """
 
         def prepare() -> list[NodeRef]:
-            check_change(change)
-            return outside_ends(change)
+            with collection_paused():
+                check_change(change)
+                return outside_ends(change)
 
         def write(connection: sqlite3.Connection, outside: list[NodeRef]) -> GraphHead:
             graph, held = _find(connection, project_id)
@@ -237,7 +240,8 @@ class SqliteGraphStore:
                 )
             head = GraphHead(graph_version=expected_version + 1, snapshot_id=snapshot_id)
             (graph,) = connection.execute(_PUT_HEAD, (project_id, head.graph_version, snapshot_id)).fetchone()
-            _Writer(connection, graph).write(change, outside)
+            with collection_paused():
+                _Writer(connection, graph).write(change, outside)
             return head
 
         return await self._bulk.write(write, prepare=prepare)
@@ -294,7 +298,7 @@ class _Writer:
         execute_many(
             _PUT_NODE, (_row(graph, node) for node in sorted(change.upserted, key=lambda node: node.ref))
         )
-        execute_many(_PUT_EDGE, (self._edge_row(edge) for edge in sorted(change.added_edges)))
+        execute_many(_PUT_EDGE, self._edge_rows(sorted(change.added_edges)))
         execute_many(
             "DELETE FROM facts WHERE graph = ? AND digest = ?",
             [(graph, digest) for digest in change.removed_facts],
@@ -308,9 +312,13 @@ class _Writer:
         self._connection.executemany("DELETE FROM edges WHERE graph = ? AND target = ?", rows)
         self._connection.executemany("DELETE FROM nodes WHERE graph = ? AND node = ?", rows)
 
-    def _edge_row(self, edge: Edge) -> tuple[int, int | None, str, int | None, str, int]:
-        source, target = self._number(edge.source), self._number(edge.target)
-        return self._graph, source, edge.relation, target, edge.resolution, edge.candidates
+    def _edge_rows(self, edges: Sequence[Edge]) -> list[tuple[int, int | None, str, int | None, str, int]]:
+        ends = {edge.source for edge in edges} | {edge.target for edge in edges}
+        numbers = {end: self._number(end) for end in ends}
+        return [
+            (self._graph, numbers[source], relation, numbers[target], resolution, candidates)
+            for source, relation, target, resolution, candidates in edges
+        ]
 
     def _number(self, ref: NodeRef) -> int | None:
         found = self._numbers.get(ref)

@@ -230,8 +230,14 @@ old_ids = st.sampled_from(
     ]
 )
 paths = st.sampled_from(["", "src/a.py", "src\\a.py", "/abs/a.py", "./lib/b.py", "a.py", "src/pkg"])
+
+
+def _old(label: str, **properties: str) -> tuple[str, dict[str, str]]:
+    return label, {name: text for name, text in properties.items() if text}
+
+
 old_nodes = st.builds(
-    lambda label, **properties: (label, {name: text for name, text in properties.items() if text}),
+    _old,
     st.sampled_from(
         [
             *LEGACY_LABELS,
@@ -259,7 +265,9 @@ def test_a_second_plan_is_empty_and_the_result_is_of_the_canon(
 ) -> None:
     nodes = [node(number, label, **properties) for number, (label, properties) in enumerate(made)]
     numbers = st.integers(0, max(0, len(nodes) - 1))
-    drawn = data.draw(st.sets(st.tuples(numbers, old_types, numbers), max_size=12)) if nodes else set()
+    drawn: set[tuple[int, str, int]] = set()
+    if nodes:
+        drawn = data.draw(st.sets(st.tuples(numbers, old_types, numbers), max_size=12))
     edges = [OldEdge(number, *ends) for number, ends in enumerate(sorted(drawn))]
     plan = plan_migration("p", nodes, edges)
     after_nodes, after_edges = carried_out("p", nodes, edges, plan)
