@@ -17,7 +17,10 @@ CODE = "def retry(deadline: float) -> None:\n    while time() < deadline:\n     
 HAN = "重试循环忽略了支付客户端的截止日期请解释原因并修复它" * 8_000
 EMOJI = "🚀👩‍💻🔥🧪" * 40_000
 SMALL = [{"id": f"m{number}", "text": f"fact {number} about the retry loop"} for number in range(4_000)]
-PATIENT = {"deadline_ms": 60_000, "layer_timeouts_ms": dict.fromkeys(("memory", "task", "artifacts"), 60_000)}
+PATIENT = {
+    "deadline_ms": 60_000,
+    "layer_timeouts_ms": dict.fromkeys(("memory", "task", "artifacts", "ast"), 60_000),
+}
 TASK_WINDOW = {"total": 128_000, "layers": {"task": 90_000}}
 
 
@@ -32,10 +35,10 @@ def sources(text: str) -> dict[str, Any]:
     }
 
 
-def huge_class(root: Path) -> None:
-    """One class of 4,000 methods."""
-    methods = (f"    def step_{n}(self, x: int) -> int:\n        return x + {n}\n" for n in range(4_000))
-    (root / "huge.py").write_text("class Huge:\n" + "\n".join(methods))
+def huge_class(methods: int) -> str:
+    """One class of so many methods, 62 bytes each: nothing that a parser could take in pieces."""
+    texts = (f"    def step_{n}(self, x: int) -> int:\n        return x + {n}\n" for n in range(methods))
+    return "class Huge:\n" + "\n".join(texts)
 
 
 CASES: dict[str, dict[str, Any]] = {
@@ -49,6 +52,7 @@ CASES: dict[str, dict[str, Any]] = {
     "payload of 4,000": {"memory": {"items": SMALL}, "include": ["messages", "payload"]},
     "payload_content": {**sources(CODE), "include": ["messages", "payload_content"]},
     "a class of 4,000 methods": {"payload": {"files_created": ["huge.py"]}},
+    "one of 12,000, 0.7 MB": {"payload": {"files_created": ["larger.py"]}},
 }
 
 
@@ -69,7 +73,8 @@ async def longest_hold(work: asyncio.Task[Any]) -> tuple[float, float]:
 async def test_the_longest_time_that_the_loop_is_held_up(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    huge_class(tmp_path)
+    (tmp_path / "huge.py").write_text(huge_class(4_000))
+    (tmp_path / "larger.py").write_text(huge_class(12_000))
     using = assembler(roots={"p": (tmp_path,)})
     counter = counter_for("o200k_base")
     await assemble(wire_request(), using)  # the vocabulary is read at the worker's start, not here

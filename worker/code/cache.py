@@ -2,16 +2,21 @@
 
 Values are pure functions of their keys, so a hit and a miss give the same bytes, and nothing is ever stale.
 Every key begins with the project: what one project's files gave is never another's, though it be the same.
+
+What is not kept is extracted here where that takes no longer than the event loop may be held up, since the
+parser lets no other thread run; else in a process of its own, which can be ended.
 """
 
 from __future__ import annotations
 
+import string
 import threading
 from collections import OrderedDict
 from collections.abc import Hashable
 from typing import Final, Generic, TypeVar
 
-from worker.code.extractor import extract
+from worker.code.extracting_pool import ExtractingPool, Stop
+from worker.code.extracting_process import extract_at_thread_start
 from worker.code.facts import ModuleFacts
 from worker.code.sources import SourceFile
 
@@ -22,6 +27,10 @@ V = TypeVar("V")
 _MODULE_BYTES: Final = 2_000
 _DEFINITION_BYTES: Final = 800
 _ITEM_BYTES: Final = 140
+
+MAX_QUICK_WORK: Final = 40_000
+_MARK_WORK: Final = 10
+_WORD_BYTES: Final = (string.ascii_letters + string.digits + "_ \t\r\n").encode() + bytes(range(0x80, 0x100))
 
 
 class BoundedCache(Generic[K, V]):
@@ -66,18 +75,51 @@ class BoundedCache(Generic[K, V]):
 class FactsCache:
     """Facts of modules by project, path and content. Safe between threads."""
 
-    def __init__(self, *, max_bytes: int) -> None:
-        """Hold facts of about `max_bytes`: source of a quarter of that."""
+    def __init__(self, *, max_bytes: int, pool: ExtractingPool | None = None) -> None:
+        """Hold facts of about `max_bytes`: source of a quarter of that. `pool` extracts from long files."""
         self._cache = BoundedCache[tuple[str, str, bytes], ModuleFacts](max_bytes=max_bytes)
+        self._pool = pool or ExtractingPool()
 
-    def facts(self, project_id: str, file: SourceFile) -> ModuleFacts:
-        """The file's facts, extracted where they are not kept."""
+    def facts(self, project_id: str, file: SourceFile, *, stop: Stop) -> ModuleFacts | None:
+        """The file's facts, extracted where they are not kept; None where `stop` was set before.
+
+        The same facts either way, those that `extract` gives at the start of a thread. A file that ends the
+        process that extracts from it has no facts but a `parse_problem`, and is not kept.
+        """
+        if stop.is_set():
+            return None
         key = (project_id, file.path, file.sha256)
         facts = self._cache.get(key)
-        if facts is None:
+        if facts is not None:
+            return facts
+        if is_quick(file.content):
+            return self._keep(key, extract_at_thread_start(file.path, file.content))
+        with self._pool.lend(stop) as extract:
+            # Somebody else may have asked for the same while this waited.
+            facts = self._cache.get(key)
+            if facts is not None or extract is None:
+                return facts
             facts = extract(file.path, file.content)
-            self._cache.put(key, facts, size_bytes=memory_bytes(facts))
+            return facts if facts is None or not extract.is_reliable else self._keep(key, facts)
+
+    def prepare(self) -> None:
+        """Have a process ready for the first long file. Blocks; raises OSError where none can be started."""
+        self._pool.prepare()
+
+    def _keep(self, key: tuple[str, str, bytes], facts: ModuleFacts) -> ModuleFacts:
+        self._cache.put(key, facts, size_bytes=memory_bytes(facts))
         return facts
+
+
+def is_quick(content: bytes) -> bool:
+    """Whether extracting holds other threads up for about 25 ms at most, whatever the content is. O(n).
+
+    The parser's time goes by the tokens, and a mark of punctuation is one each: ordinary code passes up to
+    about 16 KB, nothing but marks up to 4 KB.
+    """
+    if len(content) > MAX_QUICK_WORK:
+        return False
+    return len(content) + _MARK_WORK * len(content.translate(None, _WORD_BYTES)) <= MAX_QUICK_WORK
 
 
 def memory_bytes(facts: ModuleFacts) -> int:

@@ -2,8 +2,9 @@
 
 `ast.parse` is C code that holds the interpreter's lock until it returns, so a long file is parsed in pieces,
 between which other threads get their turn. What is quadratic in the parser of Python 3.11 (an f-string with
-very many fields, a dotted name with very many parts) is refused beforehand; nesting that would exhaust a
-stack is refused by the parser itself, which then raises RecursionError or MemoryError.
+very many fields, a dotted name with very many parts, a name with very many accents on one letter) is refused
+beforehand; nesting that would exhaust a stack is refused by the parser itself, which then raises
+RecursionError or MemoryError.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
+import regex
+
 from worker.code.facts import ParseProblem
 
 PIECE_CHARS: Final = 16_000
@@ -28,6 +31,10 @@ MAX_FSTRING_WORK: Final = 200_000_000
 """Fields times characters of one f-string: the parser takes about a second for ten times as much."""
 
 MAX_DOTTED_PARTS: Final = 10_000
+
+MAX_MARKS: Final = 500
+"""Accents and the like on one letter. Names are put in a normal form, which sorts these one by one: 8,000 of
+them take half a second."""
 
 STRING_OR_COMMENT: Final = re.compile(
     r"""\#[^\n]*+
@@ -41,6 +48,8 @@ STRING_OR_COMMENT: Final = re.compile(
 is not closed is taken as far as it goes, else each of its quotes would search the rest again."""
 
 _DOTTED: Final = re.compile(r"(?<!\w)(?:[^\W\d]\w*+[ \t\f\\\n]*+\.[ \t\f\\\n]*+)++")
+# The two half-width letters become marks in the normal form.
+_MANY_MARKS: Final = regex.compile(rf"[\p{{M}}\uFF9E\uFF9F]{{{MAX_MARKS + 1}}}")
 _STATEMENT_START: Final = re.compile(r"^(?!(?:else|elif|except|finally)\b)(?:[^\W\d]|@)", re.MULTILINE)
 _ANALYSED: Final = "<analysed source>"
 # The parser of 3.11 has a name of its own for what stands between an f-string's braces.
@@ -143,6 +152,8 @@ def _takes_too_long(text: str) -> bool:
         for match in STRING_OR_COMMENT.finditer(text)
         if "f" in text[max(0, match.start() - 2) : match.start()].lower()
     ):
+        return True
+    if not text.isascii() and _MANY_MARKS.search(text):
         return True
     return text.count(".") > MAX_DOTTED_PARTS and any(
         match[0].count(".") > MAX_DOTTED_PARTS for match in _DOTTED.finditer(text)

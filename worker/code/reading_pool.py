@@ -21,9 +21,10 @@ from typing import IO, Final, cast
 
 import worker
 from worker.code.facts_codec import decode_reading, encode_reading
+from worker.code.frames import read_frame, write_frame
 from worker.code.languages import language_of
 from worker.code.reading import FileReaders, FileReading
-from worker.code.reading_process import Job, name_readers, read_all, read_frame, write_frame
+from worker.code.reading_process import Job, name_readers, read_all
 
 IN_PROCESS_BYTES: Final = 600_000
 """Sources shorter than this in all take less time than a process takes to start."""

@@ -1,8 +1,7 @@
 """The child's side of reading files in other processes: jobs come in on standard input, readings go out.
 
-A frame is its length in eight bytes, big end first, and then the content. A job is two frames, path and
-content; its answer is one, an encoded reading. Before any of them comes an empty frame, once the process is
-ready. End of input ends it.
+A job is two frames, path and content; its answer is one, an encoded reading. Before any of them comes an
+empty frame, once the process is ready. End of input ends it.
 """
 
 from __future__ import annotations
@@ -13,30 +12,13 @@ import json
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from typing import IO, Final
+from typing import IO
 
 from worker.code.facts_codec import encode_reading
+from worker.code.frames import read_frame, write_frame
 from worker.code.reading import FileReader, FileReaders, FileReading, read_file
 
 Job = tuple[str, bytes]
-
-_LENGTH_BYTES: Final = 8
-
-
-def write_frame(stream: IO[bytes], content: bytes) -> None:
-    """Raises OSError where nobody reads any more."""
-    stream.write(len(content).to_bytes(_LENGTH_BYTES, "big"))
-    stream.write(content)
-
-
-def read_frame(stream: IO[bytes]) -> bytes | None:
-    """The next frame; None at the end, also where it comes within a frame."""
-    head = stream.read(_LENGTH_BYTES)
-    if len(head) < _LENGTH_BYTES:
-        return None
-    length = int.from_bytes(head, "big")
-    content = stream.read(length)
-    return content if len(content) == length else None
 
 
 def read_all(

@@ -1,13 +1,12 @@
 """The AST layer: what the target files' own source says, without model, index or store.
 
 Target files are those that the payload names, below the project directory; only Python files give signals.
-They are read and parsed in a thread. Ids, lines and texts are relative to the project directory, so the same
-files give the same bytes on every host.
+They are read in a thread, and parsed there where they are short, else in a process of their own. Ids, lines
+and texts are relative to the project directory, so the same files give the same bytes on every host.
 """
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -16,7 +15,8 @@ from typing import Final
 
 from schemas.codes import PartName, TaskType
 from worker.code.cache import BoundedCache, FactsCache
-from worker.code.extractor import extract
+from worker.code.extracting_pool import ExtractingPool, Stop
+from worker.code.extracting_process import extract_at_thread_start
 from worker.code.facts import ModuleFacts
 from worker.code.sources import (
     MAX_SOURCE_BYTES,
@@ -55,13 +55,17 @@ class AstProvider:
         max_lines: int = MAX_LINES,
         cache_bytes: int = CACHE_BYTES,
         threads: SourceThreads | None = None,
+        pool: ExtractingPool | None = None,
     ) -> None:
-        """`max_lines` caps the whole block; `cache_bytes` what is kept of files between requests."""
+        """`max_lines` caps the whole block; `cache_bytes` what is kept of files between requests.
+
+        Threads and processes are its own where none are given.
+        """
         self._roots = roots
         self._threads = threads or SourceThreads()
         self._max_source_bytes = max_source_bytes
         self._max_lines = max_lines
-        self._facts = FactsCache(max_bytes=cache_bytes)
+        self._facts = FactsCache(max_bytes=cache_bytes, pool=pool)
         self._layers = BoundedCache[tuple[object, ...], LayerContribution](max_bytes=LAYER_CACHE_BYTES)
 
     async def provide(self, frame: RequestFrame, scope: Scope, budget: LayerBudget) -> LayerContribution:
@@ -69,7 +73,7 @@ class AstProvider:
 
         `empty` without files or signals, `off` where the project has no root, `partial` with `refused_path`
         where a path was refused, else with `section_error` where a file could not be parsed. A cancelled
-        call ends after the file that it is at. Raises Unavailable where a root cannot be opened.
+        call ends at once, unless a file system holds it up. Raises Unavailable where a root cannot be opened.
         """
         del budget  # the block's cap is in lines
         payload = frame.request.payload
@@ -78,11 +82,15 @@ class AstProvider:
             return no_content(self.layer, "no_data")
         if not self._roots.is_configured(scope.project_id):
             return LayerContribution(layer=self.layer, status="off", reason="not_configured")
-        stop = threading.Event()
+        stop = Stop()
         build = partial(
             self._read_and_build, files, payload.project_dir, scope.project_id, frame.task_type, stop
         )
         return await self._threads.run(build, stop=stop)
+
+    async def prepare(self) -> None:
+        """Have a process ready for the first long file; without it that file waits for the start of one."""
+        await self._threads.run(self._facts.prepare)
 
     def _read_and_build(
         self,
@@ -90,7 +98,7 @@ class AstProvider:
         project_dir: str | None,
         project_id: str,
         task_type: TaskType,
-        stop: threading.Event,
+        stop: Stop,
     ) -> LayerContribution:
         tree = self._roots.open(project_id, project_dir, max_bytes=self._max_source_bytes)
         if isinstance(tree, Missing):
@@ -106,7 +114,7 @@ class AstProvider:
             )
         with tree:
             reading = read_targets(
-                tree, files, facts_of=lambda file: self._facts.facts(project_id, file), stop=stop
+                tree, files, facts_of=lambda file: self._facts.facts(project_id, file, stop=stop)
             )
         key = (project_id, task_type, reading.key)
         layer = self._layers.get(key)
@@ -132,24 +140,24 @@ def read_targets(
     tree: SourceTree,
     files: Iterable[str],
     *,
-    facts_of: Callable[[SourceFile], ModuleFacts],
-    stop: threading.Event | None = None,
+    facts_of: Callable[[SourceFile], ModuleFacts | None],
 ) -> Reading:
     """The facts of the Python files among `files`, each once, in their order; and what was refused.
 
     Other files are looked at only for where they lead. What is not there is passed over. Ends early, with
-    what it has, once `stop` is set. Blocks.
+    what it has, once `facts_of` gives None. Blocks.
     """
     named = list(dict.fromkeys(clean_path(path) or path for path in files))
     modules: list[ModuleFacts] = []
     refused: list[Refused] = []
     key: list[tuple[str, bytes] | Refused] = []
     for path in named[:MAX_FILES]:
-        if stop is not None and stop.is_set():
-            break
         found = tree.read(path) if path.endswith(_SUFFIXES) else tree.look(path)
         if isinstance(found, SourceFile):
-            modules.append(facts_of(found))
+            facts = facts_of(found)
+            if facts is None:
+                break
+            modules.append(facts)
             key.append((found.path, found.sha256))
         elif isinstance(found, Refused):
             refused.append(found)
@@ -177,10 +185,14 @@ def render_ast_context(
         return ""
     with tree:
         files = [path for path in target_files if path.strip()]
-        reading = read_targets(tree, files, facts_of=lambda file: extract(file.path, file.content))
+        reading = read_targets(tree, files, facts_of=_extract)
     layer = build_signals(reading.targets, project_id=project_id, task_type=task_type, max_lines=max_lines)
     has_signals = any(fragment.group != NOTES_GROUP for fragment in layer.fragments)
     return layer_text(layer) if has_signals else ""
+
+
+def _extract(file: SourceFile) -> ModuleFacts:
+    return extract_at_thread_start(file.path, file.content)
 
 
 def build_signals(

@@ -108,6 +108,9 @@ DEEP = {
     "fields in a long f-string": "f'''" + "x" * 1_000_000 + "{a}" * 1_000 + "'''",
     "dotted import": "import a" + ".a" * 100_000,
     "dotted import over lines": "import a" + ".\\\na" * 20_000,
+    "accents": "x = a" + "\u0301\u0323" * 100_000,
+    "accents in a field": "f'{a" + "\u0301\u0323" * 100_000 + "}'",
+    "half-width accents": "x = a" + "\uff9e\u0323" * 100_000,
 }
 
 
@@ -138,6 +141,12 @@ def test_a_thread_of_ordinary_stack_size_survives_the_deepest_nesting() -> None:
 def test_many_braces_and_dots_in_a_real_file_are_no_reason_to_refuse_it() -> None:
     table = "T = {\n" + "".join(f"    {n}: {{'a': 0.{n}, 'b': m.n.o}},\n" for n in range(10_000)) + "}\n"
     assert isinstance(parse(table.encode()), Source)
+
+
+def test_letters_with_a_few_accents_are_no_reason_to_refuse_a_file() -> None:
+    assert isinstance(
+        parse(("e\u0301\u0323 = 'Z\u0351\u036b\u0343' # \uff76\uff9e\n" * 1_000).encode()), Source
+    )
 
 
 ODD = ["x = '\\d'", "x = b'\\d'", "x = 1if 1else 0", "f'{1if 1else 0}'", "f'\\d{x}'", "x is 1"]

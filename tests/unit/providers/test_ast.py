@@ -6,6 +6,7 @@ import shutil
 import threading
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 from unittest.mock import patch
 
 import pytest
@@ -15,8 +16,10 @@ from hypothesis import strategies as st
 
 from schemas.codes import TaskType
 from tests.support.hash_seeds import outputs
+from tests.support.processes import gone, wait_until_extracting
 from tests.unit.providers.frames import BUDGET, SCOPE, frame, texts
 from worker.code import cache
+from worker.code.extracting_pool import ExtractingPool
 from worker.code.extractor import extract
 from worker.code.facts import ModuleFacts
 from worker.code.sources import Refused, SourceRoots
@@ -106,7 +109,7 @@ async def ask(
     return await provider.provide(request, scope, BUDGET)
 
 
-def provider_of(root: Path, **options: int) -> AstProvider:
+def provider_of(root: Path, **options: Any) -> AstProvider:
     return AstProvider(SourceRoots({"shop": (root,)}), **options)
 
 
@@ -400,7 +403,7 @@ def test_who_builds_keeps_the_interface_and_who_repairs_the_risk() -> None:
 async def test_two_hundred_files_are_looked_at_and_the_others_counted(tmp_path: Path) -> None:
     write(tmp_path, {f"m{n:03}.py": f"def f{n}(): pass\n" for n in range(230)})
     files = [f"m{n:03}.py" for n in range(230)]
-    with patch.object(cache, "extract", side_effect=extract) as extracted:
+    with patch.object(cache, "extract_at_thread_start", side_effect=extract) as extracted:
         layer = await ask(provider_of(tmp_path), [*files, "./m000.py", "m001.py"])
     assert extracted.call_count == 200
     within = await ask(provider_of(tmp_path), files[:200])
@@ -439,7 +442,7 @@ async def test_what_is_kept_gives_what_reading_anew_gives(tmp_path: Path) -> Non
     root = write(tmp_path, SHOP)
     provider = provider_of(root)
     first = await ask(provider, list(SHOP))
-    with patch.object(cache, "extract", side_effect=extract) as extracted:
+    with patch.object(cache, "extract_at_thread_start", side_effect=extract) as extracted:
         assert await ask(provider, list(SHOP)) == first
         assert extracted.call_count == 0
         (root / "shop/prices.py").write_text("def total(cart, tax): return sum(cart) * tax\n")
@@ -453,7 +456,7 @@ async def test_nothing_kept_for_one_project_serves_another(tmp_path: Path) -> No
     root = write(tmp_path, SHOP)
     provider = AstProvider(SourceRoots({"shop": (root,), "rival": (root,)}))
     mine = await ask(provider, list(SHOP))
-    with patch.object(cache, "extract", side_effect=extract) as extracted:
+    with patch.object(cache, "extract_at_thread_start", side_effect=extract) as extracted:
         theirs = await ask(provider, list(SHOP), scope=Scope(project_id="rival", thread_id=None))
     assert extracted.call_count == len(SHOP)
     assert (mine.heading, theirs.heading) == (
@@ -488,9 +491,25 @@ def test_a_cancelled_call_stops_after_the_file_that_it_is_at(tmp_path: Path) -> 
         with pytest.raises(asyncio.CancelledError):
             await task
 
-    with patch.object(cache, "extract", side_effect=slow_extract):
+    with patch.object(cache, "extract_at_thread_start", side_effect=slow_extract):
         asyncio.run(cancel_it())
     assert extracted == ["m0.py"]
+
+
+async def test_a_call_that_is_cancelled_ends_the_process_that_parses_for_it(tmp_path: Path) -> None:
+    write(tmp_path, {"long.py": "x = [" + "1, " * 600_000 + "]\n", "next.py": "def f(): pass\n" * 3_000})
+    pool = ExtractingPool(max_processes=1)
+    provider = AstProvider(SourceRoots({"shop": (tmp_path,)}), pool=pool)
+    await provider.prepare()
+    (process_id,) = pool.process_ids
+    task = asyncio.create_task(ask(provider, ["long.py"]))
+    await asyncio.to_thread(wait_until_extracting, process_id)
+    with gone(process_id):
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+    assert (await ask(provider, ["next.py"])).status == "ok"
+    pool.close()
 
 
 # --- Any input ---------------------------------------------------------------------------------------
