@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Protocol
@@ -240,6 +240,15 @@ class OutcomeStore(Protocol):
 
     async def get_bundle(self, *, project_id: str, digest: str) -> bytes | None:
         """The bundle bytes with that SHA-256 that an outcome of this project refers to."""
+        ...
+
+    async def purge(self, project_id: str, *, only: Callable[[OutcomeRecord], bool] | None = None) -> int:
+        """Forget the project's outcomes, tombstones as well; returns how many there were.
+
+        With `only`, those whose record it says yes to: what has expired to a tombstone holds no content to be
+        judged by, and stays. An outcome that is put meanwhile may stay, too. `only` may be called from
+        another thread.
+        """
         ...
 
     async def check(self) -> None:

@@ -235,6 +235,61 @@ async def test_a_bundle_lives_as_long_as_the_last_outcome_that_refers_to_it(
     assert await store.get_bundle(project_id="p", digest=_digest(REFERRED)) is None
 
 
+async def test_a_purge_forgets_all_of_one_project_and_nothing_of_another(
+    backend: Backend, store: OutcomeStore
+) -> None:
+    keys = [OutcomeKey(project_id="p", request_id=f"r{n}", generation=n % 2) for n in range(150)]
+    foreign = [OutcomeKey(project_id=project_id, request_id="r") for project_id in ("p2", "P", "*", "p:p")]
+    await store.put_if_absent(KEY, REFERRED)
+    await backend.age(KEEP_SECONDS + 1)  # the first is a tombstone by now
+    for key in (*keys, *foreign):
+        await store.put_if_absent(key, REFERRED)
+    assert await store.purge("p") == 151
+    assert [await store.get(key) for key in (KEY, *keys)] == [None] * 151
+    assert await store.get_bundle(project_id="p", digest=_digest(REFERRED)) is None
+    assert [await store.get(key) for key in foreign] == [REFERRED] * 4
+    assert await store.get_bundle(project_id="p2", digest=_digest(REFERRED)) == REFERRED.bundle
+    assert await store.purge("p") == 0
+    assert await store.put_if_absent(KEY, OTHER) == OTHER
+
+
+async def test_a_purge_of_some_outcomes_asks_for_each_and_leaves_the_others(
+    backend: Backend, store: OutcomeStore
+) -> None:
+    await store.put_if_absent(replace(KEY, request_id="expired"), RECORD)
+    await backend.age(KEEP_SECONDS + 1)
+    for n in range(200):
+        record = replace(RECORD, reply=f"{n}".encode(), bundle=f"bundle {n}".encode())
+        await store.put_if_absent(replace(KEY, request_id=f"r{n}"), record)
+    asked: list[bytes] = []
+
+    def is_odd(record: OutcomeRecord) -> bool:
+        asked.append(record.reply)
+        return int(record.reply) % 2 == 1
+
+    assert await store.purge("p", only=is_odd) == 100
+    assert set(asked) >= {f"{n}".encode() for n in range(200)}
+    left = [await store.get(replace(KEY, request_id=f"r{n}")) for n in range(200)]
+    assert [isinstance(held, OutcomeRecord) for held in left] == [True, False] * 100
+    assert left[1::2] == [None] * 100
+    assert await store.get_bundle(project_id="p", digest=sha256_hex(b"bundle 0")) == b"bundle 0"
+    assert await store.get_bundle(project_id="p", digest=sha256_hex(b"bundle 1")) is None
+    assert isinstance(await store.get(replace(KEY, request_id="expired")), Tombstone)
+    assert await store.purge("q", only=lambda _: True) == 0
+
+
+@shared_store
+@given(key=keys, other=keys)
+async def test_a_purge_keeps_to_its_project_whatever_is_in_the_ids(
+    store: OutcomeStore, key: OutcomeKey, other: OutcomeKey
+) -> None:
+    for one in (key, other):
+        await store.put_if_absent(one, RECORD)
+    await store.purge(key.project_id)
+    assert await store.get(key) is None
+    assert (await store.get(other) is None) == (other.project_id == key.project_id)
+
+
 async def test_a_caller_that_gives_up_leaves_the_store_in_order(store: OutcomeStore) -> None:
     puts = [
         asyncio.create_task(store.put_if_absent(replace(KEY, request_id=str(number)), RECORD))
@@ -256,6 +311,8 @@ async def test_no_operation_blocks_the_event_loop(backend: Backend) -> None:
         await store.put_if_absent(KEY, REFERRED)
         await store.get(KEY)
         await store.get_bundle(project_id="p", digest=_digest(REFERRED))
+        await store.purge("p", only=lambda record: record.reply == b"")
+        await store.purge("p")
         await store.close()
 
 

@@ -197,6 +197,9 @@ class Bench:
     async def get_bundle(self, *, project_id: str, digest: str) -> bytes | None:
         return await self.store.get_bundle(project_id=project_id, digest=digest)
 
+    async def purge(self, project_id: str, *, only: Callable[[OutcomeRecord], bool] | None = None) -> int:
+        return await self.store.purge(project_id, only=only)
+
     async def check(self) -> None:
         await self.store.check()
 

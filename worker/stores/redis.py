@@ -17,7 +17,8 @@ Ids are percent-encoded in keys: one id, one spelling, and none holds `:`, `{`, 
 from __future__ import annotations
 
 import asyncio
-from typing import Final
+from collections.abc import AsyncGenerator, Callable
+from typing import Final, cast
 from urllib.parse import quote
 
 from schemas.wire import sha256_hex
@@ -27,6 +28,8 @@ from worker.stores.redis_link import STORE, RedisLink, Script
 
 _CRASH_KEEP_SECONDS: Final = 48 * 3600
 _PROBE_SECONDS: Final = 60
+_SCAN_KEYS: Final = 500
+_GLOB: Final = str.maketrans({character: f"\\{character}" for character in "*?[]\\^"})
 _LOOP_BYTES: Final = 256 * 1024
 """Larger records are compressed on a thread: at 200 MB/s this one takes the loop a millisecond."""
 
@@ -107,6 +110,57 @@ class RedisOutcomeStore:
         data = None if outcome_key is None else await self._link.call("GET", outcome_key)
         held = None if data is None else await _decoded(data)
         return held.bundle if isinstance(held, OutcomeRecord) else None
+
+    async def purge(self, project_id: str, *, only: Callable[[OutcomeRecord], bool] | None = None) -> int:
+        """Forget the project's outcomes, or those that `only` says yes to. Raises StoreUnavailable.
+
+        O(keys of the server).
+        """
+        if only is not None:
+            return await self._purge_only(project_id, only)
+        forgotten = 0
+        for kind in ("outcome", "bundle", "tombstone"):
+            async for keys in self._scan(project_id, kind):
+                removed = cast("int", await self._link.call("DEL", *keys))
+                # Every outcome has a tombstone beside it, which outlives it.
+                forgotten += removed if kind == "tombstone" else 0
+        return forgotten
+
+    async def _purge_only(self, project_id: str, only: Callable[[OutcomeRecord], bool]) -> int:
+        forgotten = 0
+        async for keys in self._scan(project_id, "outcome"):
+            for key in keys:
+                data = cast("bytes | None", await self._link.call("GET", key))
+                held = None if data is None else await _decoded(data)
+                if not isinstance(held, OutcomeRecord) or not only(held):
+                    continue
+                await self._forget(project_id, key.decode(), held)
+                forgotten += 1
+        return forgotten
+
+    async def _forget(self, project_id: str, key: str, held: OutcomeRecord) -> None:
+        same = key.removeprefix(self._key(project_id, "outcome"))
+        doomed = [key, self._key(project_id, "tombstone") + same]
+        if held.bundle is not None:
+            way = self._key(project_id, "bundle", sha256_hex(held.bundle))
+            # Another outcome may hold the same bundle.
+            if await self._link.call("GET", way) == key.encode():
+                doomed.append(way)
+        await self._link.call("DEL", *doomed)
+
+    async def _scan(self, project_id: str, kind: str) -> AsyncGenerator[list[bytes]]:
+        """The keys of one kind, a batch at a time; what is there all the while comes at least once."""
+        pattern = self._key(project_id, kind).translate(_GLOB) + "*"
+        cursor = b"0"
+        while True:
+            cursor, keys = cast(
+                "tuple[bytes, list[bytes]]",
+                await self._link.call("SCAN", cursor, "MATCH", pattern, "COUNT", _SCAN_KEYS),
+            )
+            if keys:
+                yield keys
+            if cursor == b"0":
+                return
 
     async def check(self) -> None:
         """Return when a write was acknowledged. Raises StoreUnavailable, for a full server too."""

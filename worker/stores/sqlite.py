@@ -22,6 +22,7 @@ _CRASH_KEEP_SECONDS: Final = 48 * 3600
 _SWEEP_ROWS: Final = 64
 _SWEEP_BYTES: Final = 4 * 1024 * 1024
 _SWEEP_PAUSE_SECONDS: Final = 30.0
+_PURGE_ROWS: Final = 64
 
 # Ids are BLOBs: they are opaque and compared as bytes, and a BLOB holds any of them.
 _SCHEMA: Final = (
@@ -82,6 +83,9 @@ _EXPIRED_RECORDS: Final = """
 _FORGET: Final = """
     DELETE FROM outcomes
     WHERE rowid IN (SELECT rowid FROM outcomes WHERE forget_until <= ? ORDER BY forget_until LIMIT ?)
+"""
+_PURGE_BATCH: Final = """
+    SELECT rowid, record FROM outcomes WHERE project_id = ? AND rowid > ? ORDER BY rowid LIMIT ?
 """
 _COUNT: Final = """
     INSERT INTO crash_counts VALUES (?, ?, ?, ?, ?, ?, 1, ?)
@@ -150,6 +154,29 @@ class SqliteOutcomeStore:
             return held.bundle if isinstance(held, OutcomeRecord) else None
 
         return await self._file.read(find)
+
+    async def purge(self, project_id: str, *, only: Callable[[OutcomeRecord], bool] | None = None) -> int:
+        """Forget the project's outcomes, or those that `only` says yes to. Raises StoreUnavailable.
+
+        The bytes are overwritten in the file; what the write-ahead log holds of them goes with its next
+        checkpoint. Record by record in bounded transactions, so other writers wait for none of it long.
+        """
+        forgotten, last = 0, 0
+        while last >= 0:
+            start = last
+
+            def forget(connection: sqlite3.Connection, _: None, start: int = start) -> tuple[int, int]:
+                connection.execute("PRAGMA secure_delete = ON")
+                batch: list[tuple[int, bytes | None]] = connection.execute(
+                    _PURGE_BATCH, (_id(project_id), start, _PURGE_ROWS)
+                ).fetchall()
+                doomed = [(rowid,) for rowid, record in batch if only is None or _is_meant(record, only)]
+                connection.executemany("DELETE FROM outcomes WHERE rowid = ?", doomed)
+                return len(doomed), batch[-1][0] if len(batch) == _PURGE_ROWS else -1
+
+            count, last = await self._file.write(forget)
+            forgotten += count
+        return forgotten
 
     async def check(self) -> None:
         """Return when a write was committed; raises StoreUnavailable."""
@@ -250,6 +277,11 @@ def _key(key: OutcomeKey) -> tuple[bytes, bytes, int]:
 def _held(row: tuple[float, bytes, bytes | None], *, now: float) -> OutcomeRecord | Tombstone:
     keep_until, tombstone, record = row
     return decode(tombstone if record is None or keep_until <= now else record, store=STORE)
+
+
+def _is_meant(record: bytes | None, only: Callable[[OutcomeRecord], bool]) -> bool:
+    held = None if record is None else decode(record, store=STORE)
+    return isinstance(held, OutcomeRecord) and only(held)
 
 
 def _encoded(record: OutcomeRecord) -> tuple[bytes | None, bytes, bytes]:
