@@ -55,7 +55,7 @@ async def graph(tmp_path: Path) -> Indexed:
     store = SqliteGraphStore(tmp_path / "graph.db")
     files: dict[str, bytes | None] = {path: text.encode() for path, text in FILES.items()}
     files["pkg/latin.py"] = FILES["pkg/latin.py"].encode("latin-1")
-    report = await index_files(store, "shop", files, options=IndexOptions(with_history=False, processes=1))
+    report = await index_files(store, "shop", files, options=IndexOptions(with_history=False))
     loaded = await store.load("shop")
     await store.close()
     assert loaded is not None

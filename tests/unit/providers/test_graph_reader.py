@@ -1,0 +1,268 @@
+"""Questions to the graph: answered once, kept, and honest about what could not be had."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from tests.unit.providers.frames import BUDGET, BYTES, IMPLEMENT, SCOPE, frame, texts
+from worker.code.indexing import IndexOptions, index_files
+from worker.errors import GraphBehind, RelevanceUnavailable, StoreUnavailable
+from worker.graph.model import NodeRef
+from worker.graph.question import GraphPolicy
+from worker.graph.relevance import Refinement, RelevanceFacts
+from worker.ports import LayerBudget, RequestFrame, Subject
+from worker.providers.graph import GraphProvider
+from worker.providers.graph_reader import GraphReader
+from worker.providers.semantic import SemanticProvider
+from worker.providers.snapshots import Snapshots
+from worker.providers.task import TaskProvider
+from worker.providers.threads import SourceThreads
+from worker.stores.memory_packs import MemoryPackCache
+from worker.stores.sqlite_graph import SqliteGraphStore
+from worker.telemetry import Telemetry
+
+POLICY = GraphPolicy(ranking="graph", relevance="off", settings_digest="s", code_version="1")
+PLAIN = IndexOptions(with_history=False)
+BUDGETS = replace(BUDGET, graph_tokens=BUDGET.tokens)
+FILES: dict[str, bytes | None] = {
+    "net.py": (
+        b"def retry(deadline):\n    # @traces REQ-9\n    return send(deadline)\ndef send(d):\n    return d\n"
+    ),
+    "log.py": b"def rotate(deadline):\n    return 'deadline'\n",
+    "test_net.py": b"from net import retry\n\ndef test_retry():\n    assert retry(1) == 1\n",
+    "broken.py": b"\x00",
+}
+ASKED: dict[str, Any] = {"user_message": "`retry` ignores its deadline"}
+TEST = Subject(name="review_and_test", inject=True, semantic=True, task_type="TEST")
+REVIEW = Subject(name="design_review", inject=True, semantic=True, task_type="REVIEW")
+CHAT = Subject(name="chat", inject=False, semantic=False, task_type="DOCUMENT")
+
+
+def asked_for(subject: Subject, **fields: Any) -> RequestFrame:
+    return replace(frame(subject, **fields), task_type=subject.task_type)
+
+
+class CountedCache(MemoryPackCache):
+    """The real cache, which can be away."""
+
+    is_away = False
+
+    async def get(self, project_id: str, key: str) -> bytes | None:
+        if self.is_away:
+            raise StoreUnavailable("redis", "away")
+        return await super().get(project_id, key)
+
+    async def put(self, project_id: str, key: str, value: bytes) -> None:
+        if self.is_away:
+            raise StoreUnavailable("redis", "away")
+        await super().put(project_id, key, value)
+
+
+class Rules:
+    """Makes one node core, or is away."""
+
+    def __init__(self, core: NodeRef | None) -> None:
+        self.core = core
+        self.asked: list[RelevanceFacts] = []
+
+    async def refine(self, facts: RelevanceFacts) -> Refinement:
+        self.asked.append(facts)
+        if self.core is None:
+            raise RelevanceUnavailable("no engine here")
+        return Refinement(tiers=dict.fromkeys(facts.hops, "peripheral") | {self.core: "core"})
+
+    async def check(self) -> None: ...
+
+    async def close(self) -> None: ...
+
+
+class Graph:
+    """A store with an indexed project, and a reader above it."""
+
+    def __init__(self, path: Path, rules: Rules | None = None) -> None:
+        self.store = SqliteGraphStore(path)
+        self.cache = CountedCache(max_bytes=1_000_000)
+        self.telemetry = Telemetry()
+        self.snapshots = Snapshots(self.store, SourceThreads(), max_bytes=100_000_000)
+        self.reader = GraphReader(
+            self.snapshots,
+            cache=self.cache,
+            relevance=rules,
+            policy=POLICY,
+            threads=SourceThreads(),
+            telemetry=self.telemetry,
+        )
+
+    def asked(self, result: str) -> float:
+        value = self.telemetry.registry.get_sample_value("context_pack_cache_total", {"result": result})
+        return value or 0.0
+
+    async def close(self) -> None:
+        await self.reader.close()
+        await self.snapshots.close()
+        await self.store.close()
+
+
+@pytest_asyncio.fixture
+async def graph(tmp_path: Path) -> AsyncGenerator[Graph]:
+    made = Graph(tmp_path / "graph.db")
+    await index_files(made.store, SCOPE.project_id, FILES, options=PLAIN)
+    yield made
+    await made.close()
+
+
+async def test_the_graph_layer_shows_the_pack(graph: Graph) -> None:
+    layer = await GraphProvider(graph.reader).provide(frame(**ASKED), SCOPE, BUDGETS)
+    assert layer.status == "ok"
+    assert layer.fragments[0].metadata["citable"] == "true"
+    assert any("def retry(deadline)" in text for text in texts(layer))
+    assert layer.measures is not None
+    assert not layer.measures.is_cache_hit
+
+
+async def test_layers_of_one_request_ask_once_and_the_next_request_is_a_hit(graph: Graph) -> None:
+    layers = [GraphProvider(graph.reader), SemanticProvider(graph.reader), TaskProvider(graph.reader)]
+    asked = asked_for(TEST, **ASKED)
+    await asyncio.gather(*(layer.provide(asked, SCOPE, BUDGETS) for layer in layers))
+    assert (graph.asked("miss"), graph.asked("hit")) == (1, 0)
+    first = await GraphProvider(graph.reader).provide(asked, SCOPE, BUDGETS)
+    assert graph.asked("hit") == 1
+    assert first.measures is not None
+    assert first.measures.is_cache_hit
+
+
+async def test_a_hit_and_a_miss_give_the_same_layers(graph: Graph) -> None:
+    for subject in (IMPLEMENT, TEST, REVIEW):
+        for provider in (
+            GraphProvider(graph.reader),
+            SemanticProvider(graph.reader),
+            TaskProvider(graph.reader),
+        ):
+            request = asked_for(subject, user_message=f"`retry` {provider.layer} {subject.name}")
+            miss = await provider.provide(request, SCOPE, BUDGETS)
+            hit = await provider.provide(request, SCOPE, BUDGETS)
+            assert replace(hit, measures=None) == replace(miss, measures=None)
+
+
+async def test_a_sync_that_moves_the_version_is_seen_by_the_next_request(graph: Graph) -> None:
+    provider = GraphProvider(graph.reader)
+    await provider.provide(frame(**ASKED), SCOPE, BUDGETS)
+    changed: dict[str, bytes | None] = {"net.py": b"def retry(deadline):\n    return 'mended'\n"}
+    await index_files(graph.store, SCOPE.project_id, changed, options=PLAIN)
+    after = await provider.provide(frame(**ASKED, after={"graph_version": 2}), SCOPE, BUDGETS)
+    assert any("mended" in text for text in texts(after))
+
+
+async def test_a_version_that_does_not_come_fails_the_layer_in_time(graph: Graph) -> None:
+    asked = frame(**ASKED, after={"graph_version": 9}, layer_timeouts_ms={"graph": 50})
+    with pytest.raises(GraphBehind):
+        await GraphProvider(graph.reader).provide(asked, SCOPE, BUDGETS)
+
+
+async def test_a_cache_that_is_away_is_read_around(graph: Graph) -> None:
+    graph.cache.is_away = True
+    layer = await GraphProvider(graph.reader).provide(frame(**ASKED), SCOPE, BUDGETS)
+    assert layer.status == "ok"
+    assert graph.asked("unavailable") == 1
+
+
+async def test_a_project_that_was_never_indexed_has_no_layers(tmp_path: Path) -> None:
+    empty = Graph(tmp_path / "other.db")
+    for provider in (GraphProvider(empty.reader), SemanticProvider(empty.reader)):
+        layer = await provider.provide(frame(**ASKED), SCOPE, BUDGETS)
+        assert (layer.status, layer.reason) == ("off", "not_configured")
+    await empty.close()
+
+
+async def test_a_gated_subject_never_asks(graph: Graph) -> None:
+    for provider in (GraphProvider(graph.reader), SemanticProvider(graph.reader), TaskProvider(graph.reader)):
+        await provider.provide(frame(CHAT, **ASKED), SCOPE, BUDGETS)
+    assert graph.asked("miss") == 0
+
+
+async def test_files_of_interest_that_are_not_indexed_make_the_layer_partial(graph: Graph) -> None:
+    asked = frame(**ASKED, payload={"files_created": ["net.py", "broken.py", "new.py"]})
+    layer = await GraphProvider(graph.reader).provide(asked, SCOPE, BUDGETS)
+    assert (layer.status, layer.reason) == ("partial", "not_indexed")
+    assert texts(layer)[-1] == "Not indexed, or not wholly: broken.py, new.py"
+
+
+async def test_semantic_shows_what_words_found_and_the_pack_lacks(graph: Graph) -> None:
+    small = LayerBudget(tokens=1_000, counter=BYTES, graph_tokens=700)
+    asked = frame(user_message="deadline retry send rotate")
+    pack = "\n".join(texts(await GraphProvider(graph.reader).provide(asked, SCOPE, small)))
+    layer = await SemanticProvider(graph.reader).provide(asked, SCOPE, small)
+    assert layer.fragments
+    assert not [
+        f.provenance[0].location for f in layer.fragments if f"node: {f.provenance[0].location} " in pack
+    ]
+
+
+async def test_work_on_tests_is_told_what_covers_and_a_review_what_is_open(graph: Graph) -> None:
+    covering = await TaskProvider(graph.reader).provide(asked_for(TEST, **ASKED), SCOPE, BUDGETS)
+    assert texts(covering) == ["- test_net.py::test_retry exercises net.py::retry"]
+    open_traces = await TaskProvider(graph.reader).provide(asked_for(REVIEW, **ASKED), SCOPE, BUDGETS)
+    assert texts(open_traces) == ["- REQ-9, traced by net.py::retry: no document defines it"]
+
+
+async def test_what_the_request_says_is_shown_though_the_graph_is_away(tmp_path: Path) -> None:
+    away = Graph(tmp_path)  # a folder is no database
+    asked = asked_for(TEST, **ASKED, payload={"task_context": "Mind the deadline."})
+    layer = await TaskProvider(away.reader).provide(asked, SCOPE, BUDGETS)
+    assert (layer.status, layer.reason, texts(layer)) == ("partial", "section_error", ["Mind the deadline."])
+    with pytest.raises(StoreUnavailable):
+        await TaskProvider(away.reader).provide(asked_for(TEST, **ASKED), SCOPE, BUDGETS)
+    with pytest.raises(StoreUnavailable):
+        await GraphProvider(away.reader).provide(frame(**ASKED), SCOPE, BUDGETS)
+    await away.close()
+
+
+async def test_rules_reorder_the_pack_and_their_counts_are_measured(tmp_path: Path) -> None:
+    rules = Rules(NodeRef("Function", "log.py::rotate"))
+    graph = Graph(tmp_path / "graph.db", rules)
+    await index_files(graph.store, SCOPE.project_id, FILES, options=PLAIN)
+    layer = await GraphProvider(graph.reader).provide(frame(**ASKED, relevance="prolog"), SCOPE, BUDGETS)
+    assert "def rotate" in texts(layer)[0]
+    assert layer.measures is not None
+    assert layer.measures.tiers is not None
+    assert layer.measures.tiers["core"] == 1
+    await GraphProvider(graph.reader).provide(frame(**ASKED), SCOPE, BUDGETS)
+    assert len(rules.asked) == 1
+    await graph.close()
+
+
+@pytest.mark.parametrize("rules", [Rules(None), None], ids=["away", "none"])
+async def test_rules_that_cannot_be_asked_leave_the_plain_order_and_are_not_remembered(
+    tmp_path: Path, rules: Rules | None
+) -> None:
+    graph = Graph(tmp_path / "graph.db", rules)
+    await index_files(graph.store, SCOPE.project_id, FILES, options=PLAIN)
+    provider = GraphProvider(graph.reader)
+    plain = await provider.provide(frame(**ASKED), SCOPE, BUDGETS)
+    for _ in range(2):
+        layer = await provider.provide(frame(**ASKED, relevance="prolog"), SCOPE, BUDGETS)
+        assert (layer.status, layer.reason) == ("partial", "relevance_unavailable")
+        assert texts(layer) == texts(plain)
+        assert layer.measures is not None
+        assert not layer.measures.is_cache_hit
+    await graph.close()
+
+
+async def test_two_projects_with_the_same_files_never_see_each_other(graph: Graph) -> None:
+    other = replace(SCOPE, project_id="other")
+    files = {
+        path: content and content.replace(b"return", b"return 'theirs' or") for path, content in FILES.items()
+    }
+    await index_files(graph.store, "other", files, options=PLAIN)
+    provider = GraphProvider(graph.reader)
+    mine = texts(await provider.provide(frame(**ASKED), SCOPE, BUDGETS))
+    theirs = texts(await provider.provide(frame(**ASKED), other, BUDGETS))
+    assert "theirs" not in "".join(mine)
+    assert "theirs" in "".join(theirs)
