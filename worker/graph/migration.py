@@ -210,8 +210,11 @@ class _Planner:
     def _set_label(self, node: OldNode) -> None:
         canonical: list[NodeLabel] = [label for label in LABEL_RULE_OF if _has(node, label)]
         legacy: list[LegacyLabel] = [label for label in LEGACY_LABELS if _has(node, label)]
-        instead = {label for old in legacy if (label := LEGACY_LABELS[old]) is not None}
-        wanted: list[NodeLabel] = sorted({*canonical, *instead})
+        wanted: list[NodeLabel] = canonical
+        for old in legacy:
+            instead = LEGACY_LABELS[old]
+            if instead is not None and instead not in wanted:
+                wanted.append(instead)
         if len(wanted) == 1:
             self._label[node.number] = wanted[0]
         elif wanted:
