@@ -55,6 +55,7 @@ class Snapshots:
         """
         head = await self._head(project_id, at_least_version)
         if head is None:
+            self.forget(project_id)  # it was purged, maybe by another process
             return None
         held = self._held.get(project_id)
         if held is not None and held.head == head:

@@ -101,7 +101,7 @@ def read_usage_records(
     with ExitStack() as opened:
         for file in _open_logs(usage_log_path(path, env=env), opened, include_rotated=include_rotated):
             for line in _lines(file):
-                record = _parsed(line)
+                record = parsed_line(line)
                 if record is not None:
                     yield record
 
@@ -210,9 +210,9 @@ def _append(path: Path, lines: Sequence[bytes], *, rotation: Rotation) -> None:
 def _append_once(path: Path, data: bytes, *, rotation: Rotation, deadline: float) -> bool:
     descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o640)
     try:
-        _lock(descriptor, path, deadline=deadline)
+        lock_log(descriptor, path, deadline=deadline)
         status = os.fstat(descriptor)
-        if not _is_still(path, status):
+        if not is_still_log(path, status):
             return False
         if not stat.S_ISREG(status.st_mode):  # /dev/null, /dev/stdout: nothing to rotate or mend
             _write(descriptor, data)
@@ -233,7 +233,7 @@ def _append_once(path: Path, data: bytes, *, rotation: Rotation, deadline: float
         os.close(descriptor)  # and with it the lock
 
 
-def _lock(descriptor: int, path: Path, *, deadline: float) -> None:
+def lock_log(descriptor: int, path: Path, *, deadline: float) -> None:
     """Wait for the lock, but not for ever: the process that holds it may have been stopped."""
     while True:
         try:
@@ -246,7 +246,8 @@ def _lock(descriptor: int, path: Path, *, deadline: float) -> None:
             return
 
 
-def _is_still(path: Path, status: os.stat_result) -> bool:
+def is_still_log(path: Path, status: os.stat_result) -> bool:
+    """Whether the name still means the file that was opened."""
     try:
         return os.path.samestat(path.stat(), status)
     except FileNotFoundError:
@@ -261,7 +262,7 @@ def _write(descriptor: int, data: bytes) -> None:
 
 def _rotate(path: Path, *, max_old_files: int) -> None:
     """Move each file one number up. Only under the lock, the log itself last: so nobody else can start."""
-    for number, old in sorted(_old_logs(path), reverse=True):
+    for number, old in sorted(old_logs(path), reverse=True):
         if number >= max_old_files:
             old.unlink(missing_ok=True)
         else:
@@ -269,7 +270,8 @@ def _rotate(path: Path, *, max_old_files: int) -> None:
     path.replace(path.with_name(f"{path.name}.1"))
 
 
-def _old_logs(path: Path) -> list[tuple[int, Path]]:
+def old_logs(path: Path) -> list[tuple[int, Path]]:
+    """The rotated files by their number, in no order."""
     pattern = re.compile(re.escape(path.name) + r"\.([1-9][0-9]{0,8})")
     found = ((pattern.fullmatch(sibling.name), sibling) for sibling in path.parent.iterdir())
     return [(int(match[1]), sibling) for match, sibling in found if match]
@@ -299,7 +301,7 @@ def _open_logs(path: Path, opened: ExitStack, *, include_rotated: bool) -> list[
 
     open_one(path)
     if include_rotated and path.parent.is_dir():
-        for _, old in sorted(_old_logs(path)):
+        for _, old in sorted(old_logs(path)):
             open_one(old)
     return files[::-1]
 
@@ -313,7 +315,8 @@ def _lines(file: IO[bytes]) -> Iterator[bytes]:
         is_start = is_whole
 
 
-def _parsed(line: bytes) -> dict[str, object] | None:
+def parsed_line(line: bytes) -> dict[str, object] | None:
+    """The JSON object that a line is; None where it is none."""
     try:
         value: Any = from_json(line.removeprefix(b"\xef\xbb\xbf"), allow_inf_nan=False)
     except ValueError:

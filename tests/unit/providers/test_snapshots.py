@@ -173,3 +173,18 @@ async def test_purged_projects_are_let_go(store: WatchedStore) -> None:
     await store.purge("shop")
     snapshots.forget("shop")
     assert await snapshots.latest("shop", roots=()) is None
+
+
+async def test_a_project_that_another_process_purged_is_not_kept(store: WatchedStore) -> None:
+    snapshots = Snapshots(store, SourceThreads(), max_bytes=10**9)
+    await store.write("p", 1)
+    assert await snapshots.latest("p", roots=()) is not None
+    await store.purge("p")
+    assert await snapshots.latest("p", roots=()) is None
+    # Another graph of the same version and digest is not taken for the one before.
+    await store.write("p", 2)
+    loads = store.loads
+    found = await snapshots.latest("p", roots=())
+    assert found is not None
+    assert store.loads == loads + 1
+    await snapshots.close()

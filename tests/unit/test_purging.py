@@ -1,0 +1,124 @@
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.support.handling import FIELDS as REQUEST
+from tests.support.handling import Bench, open_store, record
+from tests.support.syncing import SyncBench, fields
+from tests.support.syncing import record as sync_record
+from worker.kafka.sync_received import sync_key
+from worker.ports import OutcomeKey
+from worker.providers.snapshots import Snapshots
+from worker.providers.threads import SourceThreads
+from worker.purging import Places, purge
+from worker.stores.memory_packs import MemoryPackCache
+from worker.stores.sqlite_graph import SqliteGraphStore
+from worker.usage.log import read_usage_records, write_usage_record
+
+
+@dataclass(kw_only=True)
+class Traces:
+    """Two projects, and in one of them two threads, each with something everywhere."""
+
+    bench: SyncBench
+    places: Places
+    folder: Path
+
+    async def left(self) -> set[str]:
+        """What of each project is still to be found, by any way in."""
+        found: set[str] = set()
+        for project in ("acme", "bank"):
+            for thread in ("t-1", "t-2"):
+                key = OutcomeKey(project_id=project, request_id=f"r-{thread}")
+                if await self.places.outcomes.get(key):
+                    found.add(f"{project} outcome {thread}")
+                if any(
+                    (line["project_id"], line["thread_id"]) == (project, thread)
+                    for line in read_usage_records(self.places.usage_log)
+                ):
+                    found.add(f"{project} usage {thread}")
+            if await self.places.outcomes.get(sync_key(project, "s-1")):
+                found.add(f"{project} sync")
+            if await self.places.packs.get(project, "key"):
+                found.add(f"{project} pack")
+            if await self.places.graph.load(project) or await self.places.graph.load_facts(project):
+                found.add(f"{project} graph")
+        return found
+
+
+ALL = {
+    f"{project} {what}"
+    for project in ("acme", "bank")
+    for what in ("outcome t-1", "outcome t-2", "usage t-1", "usage t-2", "sync", "pack", "graph")
+}
+
+
+@pytest.fixture
+async def traces(tmp_path: Path) -> AsyncGenerator[Traces]:
+    store, graph = open_store(tmp_path / "outcomes.db"), SqliteGraphStore(tmp_path / "graph.db")
+    bench = SyncBench(stores=Bench(store=store), graph=graph)
+    snapshots = Snapshots(graph, SourceThreads(), max_bytes=10**9)
+    places = Places(
+        graph=graph,
+        packs=MemoryPackCache(max_bytes=10_000),
+        outcomes=store,
+        snapshots=snapshots,
+        usage_log=tmp_path / "usage.jsonl",
+    )
+    for project in ("acme", "bank"):
+        await bench.handler().handle(sync_record(fields(project_id=project)))
+        await places.packs.put(project, "key", b"pack")
+        assert await snapshots.latest(project, roots=())
+        for thread in ("t-1", "t-2"):
+            body = {**REQUEST, "project_id": project, "thread_id": thread, "request_id": f"r-{thread}"}
+            bench.stores.text = f"secret of {project} {thread}"
+            await bench.stores.handler().handle(record(body))
+    for line in bench.stores.lines:
+        write_usage_record(line, places.usage_log)
+    yield Traces(bench=bench, places=places, folder=tmp_path)
+    await snapshots.close()
+    await store.close()
+    await graph.close()
+
+
+async def test_a_project_is_erased_everywhere_and_the_other_stays(traces: Traces) -> None:
+    assert await traces.left() == ALL
+    purged = await purge("acme", None, traces.places)
+    assert (purged.packs, purged.outcomes, purged.usage_lines) == (1, 3, 2)
+    assert purged.graph_nodes >= 4
+    assert await traces.left() == {trace for trace in ALL if trace.startswith("bank")}
+    assert traces.places.snapshots is not None
+    assert await traces.places.snapshots.latest("acme", roots=()) is None
+    assert (await purge("acme", None, traces.places)).total == 0
+
+
+async def test_of_a_thread_its_outcomes_and_usage_lines_and_the_packs_go(traces: Traces) -> None:
+    purged = await purge("acme", "t-1", traces.places)
+    assert (purged.graph_nodes, purged.packs, purged.outcomes, purged.usage_lines) == (0, 1, 1, 1)
+    assert await traces.left() == ALL - {"acme outcome t-1", "acme usage t-1", "acme pack"}
+
+
+async def test_the_bytes_are_gone_from_the_disk(traces: Traces) -> None:
+    await purge("acme", None, traces.places)
+    # The write-ahead logs end with their stores.
+    await traces.places.outcomes.close()
+    await traces.places.graph.close()
+    held = {path.name: path.read_bytes() for path in traces.folder.iterdir() if path.is_file()}
+    assert held.keys() >= {"outcomes.db", "graph.db", "usage.jsonl"}
+    assert [name for name, data in held.items() if b"acme" in data and name != "graph.db"] == []
+    assert b"bank" in held["outcomes.db"]
+    # The other project has a file of that name, and no more.
+    assert b"acme" not in held["graph.db"].replace(b"src/shop.py", b"").replace(b"acme.py", b"")
+
+
+async def test_a_purged_project_can_be_filled_again(traces: Traces) -> None:
+    await purge("acme", None, traces.places)
+    await traces.bench.handler().handle(sync_record(fields(project_id="acme")))
+    reply = json.loads(traces.bench.stores.on("context.sync-results")[-1].value)
+    assert reply["graph_version"] == 1
+    assert reply["counts"]["nodes.Function"] == 2

@@ -1,0 +1,77 @@
+"""Erasing a project, or one of its threads, wherever this worker and its stores keep something of it."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from pathlib import Path
+
+from worker.graph.store import GraphStore
+from worker.outcomes import thread_of
+from worker.ports import OutcomeStore, PackCache
+from worker.providers.snapshots import Snapshots
+from worker.usage.purge import purge_usage_records
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Purged:
+    """How much was erased, place by place."""
+
+    graph_nodes: int
+    packs: int
+    outcomes: int
+    """Bundles, rejections and sync results, with their usage events and receipts, and what expiry left of
+    them."""
+    usage_lines: int
+
+    @property
+    def total(self) -> int:
+        """Of everything; 0 where nothing was there."""
+        return self.graph_nodes + self.packs + self.outcomes + self.usage_lines
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Places:
+    """Everything that holds something of a project."""
+
+    graph: GraphStore
+    packs: PackCache
+    outcomes: OutcomeStore
+    snapshots: Snapshots | None = None
+    """Of a worker in this process; other workers drop theirs when they are asked for the project next."""
+    usage_log: Path | None = None
+    """Where it is not at its usual place."""
+
+
+async def purge(project_id: str, thread_id: str | None, places: Places) -> Purged:
+    """Erase a project, or only what belongs to one of its threads, and say how much there was.
+
+    Of a thread: its outcomes and usage lines. The graph belongs to no thread; the packs, which do not say
+    whose they were, go with all of the project and are computed again. What expired to a tombstone holds
+    digests alone and cannot be told by thread; it stays until its time is over.
+
+    Content goes last to first of where it comes from, so that what is erased is not filled again from what is
+    not yet; repeat the call where it failed half way, it counts what was left. Requests and syncs that are
+    still in work, or come afterwards, make new traces: stop them first.
+
+    Not erased, because nobody can: records on Kafka's topics (requests, bundles, usage, syncs, dead letters)
+    stay until their retention ends, a day to thirty. Delete the topics, or let the retention pass. A request
+    that is delivered again from there is answered anew. Crash counts hold no content.
+
+    Raises StoreUnavailable, and OSError where the usage log cannot be rewritten.
+    """
+    graph_nodes = 0
+    if thread_id is None:
+        graph_nodes = await places.graph.purge(project_id)
+        if places.snapshots is not None:
+            places.snapshots.forget(project_id)
+        outcomes = await places.outcomes.purge(project_id)
+    else:
+        outcomes = await places.outcomes.purge(
+            project_id, only=lambda outcome: thread_of(outcome) == thread_id
+        )
+    packs = await places.packs.purge(project_id)
+    usage_lines = await asyncio.to_thread(
+        purge_usage_records, project_id, places.usage_log, thread_id=thread_id
+    )
+    return Purged(graph_nodes=graph_nodes, packs=packs, outcomes=outcomes, usage_lines=usage_lines)
