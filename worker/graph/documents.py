@@ -26,6 +26,12 @@ ALONE: Final[Mapping[str, Field]] = {
     "path": Field(weight=1.0, length_penalty=0.5),
 }
 
+PLAIN: Final = 0
+CLASS: Final = 1
+SPECIAL: Final = 2
+PRIVATE: Final = 3
+"""What a name says of its node, in `naming_of`."""
+
 _HASH_COMMENT: Final = re.compile(r"(?:^|(?<=\s))#[^\n]*", re.MULTILINE)
 _SLASH_COMMENT: Final = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 _HASH_LANGUAGES: Final = frozenset({"python", "yaml", "toml", "ini", "bash", "sh", "make", "makefile", "r"})
@@ -60,6 +66,15 @@ def fields_of(node: Node) -> dict[str, str]:
         "comments": comments,
         "body": code,
     }
+
+
+def naming_of(node: Node) -> int:
+    """`CLASS`, `SPECIAL` (`__eq__`, but not `__init__`), `PRIVATE` (`_name`), else `PLAIN`."""
+    if node.label == "Class":
+        return CLASS
+    if node.label != "Function" or not node.name.startswith("_") or node.name == "__init__":
+        return PLAIN
+    return SPECIAL if node.name.startswith("__") else PRIVATE
 
 
 def text_without_docstring(node: Node) -> str:

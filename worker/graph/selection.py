@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from schemas.codes import TaskType
 from schemas.graph import Relation
 from worker.graph.adjacency import kind
+from worker.graph.documents import CLASS, PRIVATE, SPECIAL
 from worker.graph.hop import rank_by_hops
 from worker.graph.links import EntityLink, RequestLinks
 from worker.graph.model import NodeRef
@@ -34,17 +35,27 @@ MAX_PATTERNS: Final = 8
 
 WEIGHTS: Final[Mapping[str, float]] = {
     "lex": 3.1,
-    "link": 1.1,
-    "file": 0.8,
-    "msg": 1.3,
-    "ppr": 1.4,
-    "nbr": 1.1,
-    "path": 0.85,
-    "name": 0.7,
-    "rarest": 2.0,
+    "link": 0.9,
+    "file": 1.4,
+    "msg": 1.4,
+    "ppr": 1.7,
+    "nbr": 1.0,
+    "path": 0.9,
+    "name": 0.5,
+    "rarest": 2.1,
 }
-DOCSTRING_WEIGHT: Final = -1.8
-LENGTH_WEIGHT: Final = 0.37
+"""Fitted to what 128 commits of eight repositories edited, each fold scored on a repository it lacked."""
+DOCSTRING_WEIGHT: Final = -1.9
+LENGTH_WEIGHT: Final = 0.55
+CLASS_WEIGHT: Final = 0.65
+SPECIAL_WEIGHT: Final = 0.4
+PRIVATE_WEIGHT: Final = 0.3
+"""Classes, special methods and private functions are edited more often than words alone would say."""
+NAMING_WEIGHTS: Final[Mapping[int, float]] = {
+    CLASS: CLASS_WEIGHT,
+    SPECIAL: SPECIAL_WEIGHT,
+    PRIVATE: PRIVATE_WEIGHT,
+}
 TESTED_BONUS: Final = 0.05
 SIZE_PENALTY: Final = 0.7
 """The sum behaves like a log-probability, so taking off a share of ln(tokens) orders by gain a token."""
@@ -163,6 +174,8 @@ def combine(signals: Signals, snapshot: Snapshot) -> NDArray[np.float64]:
     """The evidence for each document, before its size is looked at: `(n_documents,)`."""
     documents = snapshot.documents
     total = DOCSTRING_WEIGHT * documents.docstring_shares + LENGTH_WEIGHT * documents.log_words
+    for naming, weight in NAMING_WEIGHTS.items():
+        total[documents.namings == naming] += weight
     for name, weight in WEIGHTS.items():
         total += weight * getattr(signals, name)
     return total + TESTED_BONUS * documents.is_tested

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from worker.graph.adjacency import Adjacency, build_adjacency, kind
-from worker.graph.documents import ALONE, FIELDS, fields_of, is_searched, text_without_docstring
+from worker.graph.documents import ALONE, FIELDS, fields_of, is_searched, naming_of, text_without_docstring
 from worker.graph.history import History, build_history
 from worker.graph.lexical import LexicalIndex, build_index
 from worker.graph.model import GraphContents, GraphHead, Node, NodeRef
@@ -87,6 +87,8 @@ class Documents:
     """ln of about the tokens that each takes, the same whatever the encoding."""
     docstring_shares: NDArray[np.float64]
     log_words: NDArray[np.float64]
+    namings: NDArray[np.int8]
+    """As `naming_of` has it."""
     is_tested: NDArray[np.bool_]
     """Whether some test is known to exercise it."""
     trace_degrees: NDArray[np.int32]
@@ -199,6 +201,7 @@ def _documents(
         log_sizes=np.array(sizes, dtype=np.float64),
         docstring_shares=words.lengths["docstring"] / total,
         log_words=np.log1p(total),
+        namings=np.array([naming_of(nodes[n]) for n in searched], dtype=np.int8),
         is_tested=edges.degrees(numbers, (kind("TESTED_BY"),)) > 0,
         trace_degrees=edges.degrees(numbers, (kind("TRACES_TO"), kind("TRACES_TO", backward=True))),
         is_body=np.array([nodes[n].label != "Module" for n in searched], dtype=np.bool_),
