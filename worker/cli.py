@@ -47,6 +47,7 @@ app.command()(cli_graph.index)
 app.command()(cli_graph.pack)
 schema_app.command("check")(cli_graph.schema_check)
 schema_app.command("apply")(cli_graph.schema_apply)
+schema_app.command("migrate")(cli_graph.schema_migrate)
 
 
 def main() -> None:

@@ -221,6 +221,52 @@ def schema_apply() -> None:
         sys.stdout.write(f"made {name}\n")
 
 
+def schema_migrate(
+    project: Annotated[
+        str | None, typer.Option("--project", help="Only this project; every one where absent.")
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Change nothing, say what would be.")] = False,
+    adopt: Annotated[
+        bool, typer.Option("--adopt", help="Nodes that name no project become the project's.")
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Move a Neo4j graph of an older shape to the canon: relations, labels, keys and requirement items.
+
+    TRACES becomes TRACES_TO, TESTS turns round into TESTED_BY, HAS_METHOD becomes DEFINES and Method a
+    Function, a Requirement gets its items, ids by base name get their path where only one file can be meant.
+    What cannot be moved without guessing is left and named. A second run changes nothing.
+
+    Example: `context-worker schema migrate --project shop --dry-run`
+    """
+    from worker.stores.neo4j_migration import MigrationReport, migrate  # noqa: PLC0415  # as above
+    from worker.wiring_graph import build_neo4j_link  # noqa: PLC0415  # as above
+
+    settings = load_settings()
+    if not dry_run and not yes:
+        typer.confirm("Change the graph in the Neo4j that the settings name?", abort=True, err=True)
+
+    async def work() -> tuple[MigrationReport, ...]:
+        link = build_neo4j_link(settings)
+        try:
+            return await migrate(link, project, is_dry_run=dry_run, adopts=adopt)
+        finally:
+            await link.close()
+
+    reports = asyncio.run(work())
+    if as_json:
+        sys.stdout.write(json.dumps([asdict(report) for report in reports], indent=2, default=str) + "\n")
+        return
+    for report in reports:
+        moved = _counts(report.counts) or "nothing to move"
+        sys.stdout.write(f"{report.project_id or 'no project'}: {moved}\n")
+        if report.left:
+            sys.stdout.write(f"  no place in the canon, left: {_counts(report.left)}\n")
+        for unmoved in report.unmoved:
+            sys.stdout.write(f"  needs a person: {unmoved.kind} {unmoved.name}: {unmoved.reason}\n")
+
+
 def _check_project(project: str) -> None:
     from pydantic import TypeAdapter, ValidationError  # noqa: PLC0415  # as above
 
