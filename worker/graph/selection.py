@@ -153,7 +153,8 @@ def _select_by_graph(links: RequestLinks, snapshot: Snapshot, template: Template
     numbers = documents.nodes[order].tolist()
     ranked = tuple(zip(numbers, ordered[order].tolist(), strict=True))
     strongest = top(signals.lex, LEXICAL_LINKS, documents.tie_ranks)
-    lexical = zip(documents.nodes[strongest].tolist(), signals.lex[strongest].tolist(), strict=True)
+    found: list[int] = documents.nodes[strongest].tolist()
+    lexical = zip(found, signals.lex[strongest].tolist(), strict=True)
     return Selection(
         snapshot_id=snapshot.head.snapshot_id,
         ranking="graph",
