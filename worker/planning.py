@@ -32,6 +32,8 @@ class ContentPolicy:
     default_model: str
     subjects: Mapping[str, Subject]
     default_strategy: str
+    counter: TokenCounter | None = None
+    """Counts for every model, in place of the one that its encoding names."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +57,7 @@ def plan_request(frame: RequestFrame, scope: Scope, policy: ContentPolicy) -> Pl
     """
     request = frame.request
     window = resolve_window(request, models=policy.models, default_model=policy.default_model)
-    counter = counter_for(window.encoding, safety_factor=window.safety_factor)
+    counter = policy.counter or counter_for(window.encoding, safety_factor=window.safety_factor)
     asked = request.budget or _NOTHING_ASKED
     requested = requested_budget(total=window.total_tokens, layers=asked.layers)
     fusion = _fusion(fence_for(scope), counter, policy.default_strategy)
