@@ -1,4 +1,4 @@
-"""One sync in a process of its own, which is killed at a phase of its index: arguments are folder and phase."""
+"""One sync in a process of its own, killed at a phase of its index: arguments are folder and phase."""
 
 from __future__ import annotations
 

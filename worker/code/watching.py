@@ -11,7 +11,8 @@ from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import Final
 
-from watchfiles import Change, DefaultFilter, awatch
+from watchfiles import Change, DefaultFilter
+from watchfiles import awatch as _awatch  # pyright: ignore[reportUnknownVariableType] - its stop event is not typed
 
 from worker.code.indexing import (
     IndexCache,
@@ -141,7 +142,7 @@ class _Tree:
         self, root: Path, stop: asyncio.Event, *, debounce_seconds: float, poll_seconds: float
     ) -> None:
         self._stopping = asyncio.create_task(stop.wait())
-        self._changes = awatch(
+        self._changes = _awatch(
             root,
             watch_filter=_Filter(),
             debounce=int(debounce_seconds * 1_000),

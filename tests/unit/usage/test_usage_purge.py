@@ -6,7 +6,7 @@ import os
 import queue
 import threading
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -126,10 +126,14 @@ def test_nothing_that_is_written_meanwhile_is_lost(path: Path) -> None:
     assert not list(path.parent.glob(".*"))
 
 
+def _line_of(project_id: str, thread_id: str | None, text: str) -> bytes:
+    return line(project_id, thread_id, text=text)[:-1]
+
+
 lines = st.lists(
     st.binary(max_size=30).map(lambda data: data.replace(b"\n", b""))
     | st.builds(
-        lambda project, thread, text: line(project, thread, text=text)[:-1],
+        _line_of,
         st.sampled_from(["shop", "bank", "sho", "shop."]),
         st.sampled_from([None, "t-1", "shop"]),
         st.text(max_size=10) | st.just('"project_id":"shop"'),
@@ -145,11 +149,12 @@ def test_what_stays_stays_byte_for_byte_in_its_order(
 ) -> None:
     def is_meant(text: bytes) -> bool:
         try:
-            record = json.loads(text)
+            record: Any = json.loads(text)
         except ValueError:
             return b'"project_id":"shop"' in text
-        is_project = isinstance(record, dict) and record.get("project_id") == "shop"
-        return is_project and thread_id in {None, record.get("thread_id")}
+        if not isinstance(record, dict) or cast("dict[str, Any]", record).get("project_id") != "shop":
+            return False
+        return thread_id in {None, cast("dict[str, Any]", record).get("thread_id")}
 
     pieces = [text + b"\n" for text in found]
     if pieces and not is_ended:
