@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ import pytest
 from schemas.bundle import to_wire
 from tests.support.assembling import assemble, assembler, wire_request
 from worker.budget.tokens import counter_for
+from worker.heap import settle_heap
 
 CODE = "def retry(deadline: float) -> None:\n    while time() < deadline:\n        attempt()\n\n" * 4_000
 HAN = "重试循环忽略了支付客户端的截止日期请解释原因并修复它" * 8_000
@@ -70,6 +73,17 @@ async def longest_hold(work: asyncio.Task[Any]) -> tuple[float, float]:
     return worst, worst_cpu
 
 
+@pytest.fixture
+def settled_heap() -> Iterator[None]:
+    """The collector as the worker sets it: else it looks through all that pytest has loaded, for 50 ms."""
+    thresholds = gc.get_threshold()
+    settle_heap()
+    yield
+    gc.unfreeze()
+    gc.set_threshold(*thresholds)
+
+
+@pytest.mark.usefixtures("settled_heap")
 async def test_the_longest_time_that_the_loop_is_held_up(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
