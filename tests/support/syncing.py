@@ -11,7 +11,7 @@ from schemas.sync import SyncRequest
 from tests.support.handling import NOW, NOW_MS, Bench
 from worker.code.indexing import IndexCache, IndexOptions, IndexReport, OnProgress
 from worker.code.sources import SourceRoots
-from worker.code.syncing import ProjectSyncer
+from worker.code.syncing import IsSettled, ProjectSyncer
 from worker.failpoints import Failpoints
 from worker.graph.store import GraphStore
 from worker.kafka.received import BodyLimits
@@ -93,11 +93,11 @@ class SyncBench:
             on_progress=self.on_progress,
         )
 
-    async def sync(self, request: SyncRequest) -> IndexReport:
+    async def sync(self, request: SyncRequest, *, is_settled: IsSettled) -> IndexReport:
         self.indexed.append(request)
         if self.index_error is not None:
             raise self.index_error
-        return await self.syncer().sync(request)
+        return await self.syncer().sync(request, is_settled=is_settled)
 
     def values(self, topic: str) -> list[dict[str, Any]]:
         return self.stores.values(topic)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final
 from weakref import WeakValueDictionary
 
@@ -20,13 +20,29 @@ from worker.code.indexing import (
     is_clean,
 )
 from worker.code.sources import Missing, Refused, SourceRoots
-from worker.errors import InvalidRequest, NotSupported, StoreUnavailable, Unavailable
+from worker.errors import (
+    GraphConflict,
+    InvalidRequest,
+    NotSupported,
+    StoreUnavailable,
+    Unavailable,
+    WorkerError,
+)
+from worker.graph.model import GraphChange, GraphContents, GraphHead, NodeRef
 from worker.graph.store import GraphStore
 
 _MAX_REASON_CHARS: Final = 300
 _MAX_FAILED_BYTES: Final = 262_144
 _QUOTED_CHARS: Final = 200
 _LOST_FILES: Final = frozenset({"failed", "stale"})
+
+
+class Overtaken(WorkerError):
+    """The graph was changed meanwhile, maybe by the same sync elsewhere: begin with the outcome again."""
+
+
+IsSettled = Callable[[], Awaitable[bool]]
+"""Whether the sync has an outcome by now. Raises StoreUnavailable."""
 
 
 class ProjectSyncer:
@@ -53,26 +69,29 @@ class ProjectSyncer:
         self._on_progress = on_progress
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
-    async def sync(self, request: SyncRequest) -> IndexReport:
-        """Index what the request names.
+    async def sync(self, request: SyncRequest, *, is_settled: IsSettled) -> IndexReport:
+        """Index what the request names, unless somebody else has done so by the time of the change.
 
-        Raises InvalidRequest and NotSupported where that cannot be done, with the graph as it was, and
-        StoreUnavailable. GraphConflict where other writers are faster, again and again.
+        Raises InvalidRequest and NotSupported where it cannot be done, Overtaken where others came first, and
+        StoreUnavailable; the graph is as it was, each time.
         """
+        store = _FencedStore(self._store, is_settled)
         lock = self._locks.get(request.project_id)
         if lock is None:
             lock = self._locks[request.project_id] = asyncio.Lock()
         async with lock:
             try:
                 if request.files is not None:
-                    return await self._sync_files(request, _contents(request))
-                return await self._sync_root(request)
+                    return await self._sync_files(store, request, _contents(request))
+                return await self._sync_root(store, request)
             except NothingIndexed as error:
                 raise InvalidRequest(str(error)) from error
 
-    async def _sync_files(self, request: SyncRequest, files: Mapping[str, bytes | None]) -> IndexReport:
+    async def _sync_files(
+        self, store: GraphStore, request: SyncRequest, files: Mapping[str, bytes | None]
+    ) -> IndexReport:
         return await index_files(
-            self._store,
+            store,
             request.project_id,
             files,
             options=self._options,
@@ -80,7 +99,7 @@ class ProjectSyncer:
             cache=self._cache,
         )
 
-    async def _sync_root(self, request: SyncRequest) -> IndexReport:
+    async def _sync_root(self, store: GraphStore, request: SyncRequest) -> IndexReport:
         project_id = request.project_id
         if not self._roots.is_configured(project_id):
             raise NotSupported("root", reason="the project has no root here; send `files`")
@@ -91,7 +110,7 @@ class ProjectSyncer:
             if isinstance(root, Missing):
                 raise _invalid("root", "does not exist")
             return await index_project(
-                self._store,
+                store,
                 project_id,
                 root,
                 options=self._options,
@@ -103,6 +122,58 @@ class ProjectSyncer:
         except Unavailable as error:
             # To wait would hold up the syncs of all other projects, for a folder that may never come.
             raise _invalid("root", "cannot be opened") from error
+
+
+class _FencedStore:
+    """A store that takes the change of one sync only while that sync is still to be done.
+
+    A worker that was thought dead and wakes up may hold an old sync in its hands, when another worker has
+    carried out that one and newer ones. It loaded the graph before them: then the versions differ. Or it
+    loads it after them: then the old sync has an outcome, which was stored before the next one began. An
+    index that computes its change again from what is there now would undo the newer ones.
+    """
+
+    def __init__(self, inner: GraphStore, is_settled: IsSettled) -> None:
+        self._inner = inner
+        self._is_settled = is_settled
+
+    async def head(self, project_id: str) -> GraphHead | None:
+        return await self._inner.head(project_id)
+
+    async def load(self, project_id: str) -> tuple[GraphHead, GraphContents] | None:
+        return await self._inner.load(project_id)
+
+    async def size_bytes(self, project_id: str) -> int:
+        return await self._inner.size_bytes(project_id)
+
+    async def neighbourhood(
+        self, project_id: str, roots: Sequence[NodeRef], *, max_hops: int, max_nodes: int
+    ) -> tuple[GraphHead, GraphContents] | None:
+        return await self._inner.neighbourhood(project_id, roots, max_hops=max_hops, max_nodes=max_nodes)
+
+    async def load_facts(self, project_id: str) -> Mapping[str, bytes]:
+        return await self._inner.load_facts(project_id)
+
+    async def apply(
+        self, project_id: str, change: GraphChange, *, snapshot_id: str, expected_version: int
+    ) -> GraphHead:
+        if await self._is_settled():
+            raise Overtaken("the sync was settled meanwhile")
+        try:
+            return await self._inner.apply(
+                project_id, change, snapshot_id=snapshot_id, expected_version=expected_version
+            )
+        except GraphConflict as error:
+            raise Overtaken(str(error)) from error
+
+    async def purge(self, project_id: str) -> int:
+        return await self._inner.purge(project_id)
+
+    async def check(self) -> None:
+        await self._inner.check()
+
+    async def close(self) -> None:
+        await self._inner.close()
 
 
 def sync_result(request: SyncRequest, report: IndexReport) -> SyncResult:

@@ -7,6 +7,8 @@ the offset being uncommitted each time:
 2. after the change, before the put: the next attempt indexes the same files again, finds nothing to change,
    and comes to the same result.
 3. after the put: the next attempt publishes the stored outcome, byte for byte, and indexes nothing.
+4. a worker that was thought dead and wakes up: it finds its sync settled, or the graph changed, before it can
+   change anything itself, and begins again with the stored outcome.
 
 Syncs of one project must come in their order, or an older file would replace a newer one. They share a
 partition, and the route takes one record at a time: a sync that waits for a store holds up those behind it,
@@ -30,10 +32,9 @@ from opentelemetry import trace
 from schemas.bundle import to_wire
 from schemas.sync import SyncRequest
 from worker.code.indexing import IndexReport
-from worker.code.syncing import sync_result
+from worker.code.syncing import IsSettled, Overtaken, sync_result
 from worker.errors import (
     Expired,
-    GraphConflict,
     InternalError,
     Rejected,
     RequestIdReused,
@@ -60,8 +61,8 @@ _HEAD_BYTES: Final = 64
 class Syncs(Protocol):
     """Carries one sync out."""
 
-    async def sync(self, request: SyncRequest) -> IndexReport:
-        """Change the graph. Raises Rejected, StoreUnavailable or GraphConflict, with the graph as it was."""
+    async def sync(self, request: SyncRequest, *, is_settled: IsSettled) -> IndexReport:
+        """Change the graph. Raises Rejected, StoreUnavailable or Overtaken, with the graph as it was."""
         ...
 
 
@@ -125,7 +126,7 @@ class SyncHandler:
                 held = await self._store.get(key)
             if held is not None:
                 return await self._repeat(received, held)
-            return await self._settle(received, key, await self._decide(received))
+            return await self._settle(received, key, await self._decide(received, key))
 
     async def bury(
         self, record: InboundRecord, *, attempts: int, cause: BaseException | None = None
@@ -206,16 +207,20 @@ class SyncHandler:
 
     # --- Deciding --------------------------------------------------------------------------------
 
-    async def _decide(self, received: ReceivedSync) -> _Decision:
+    async def _decide(self, received: ReceivedSync, key: OutcomeKey) -> _Decision:
         """The outcome that this attempt comes to."""
         sync = received.sync
         if sync is None or received.refusal is not None:
             return self._reject(received, received.reason, trace_text=received.traceback)
         request = sync.request
+
+        async def is_settled() -> bool:
+            return await self._store.get(key) is not None
+
         try:
             await self._failpoints.reach("sync.before_index", received.text)
             with self._telemetry.step(SPAN_INDEX):
-                report = await self._syncs.sync(request)
+                report = await self._syncs.sync(request, is_settled=is_settled)
             _say(request, report)
             reply = to_wire(sync_result(request, report))
             return _Decision(
@@ -224,8 +229,8 @@ class SyncHandler:
             )
         except Rejected as refusal:
             return self._reject(received, refusal)
-        except GraphConflict as error:
-            # Others write the same graph without a break; when they have done so there is nothing to do.
+        except Overtaken as error:
+            # The next attempt asks for the outcome first, and else computes from the graph as it is then.
             raise StoreUnavailable("graph", str(error)) from error
         except (StoreUnavailable, *_NOT_DEFECTS):
             raise  # a dependency that is away is never a dead letter, and an order to stop never an error

@@ -13,7 +13,7 @@ from schemas.sync import SyncFile, SyncRequest
 from tests.support.memory_graph import MemoryGraphStore
 from worker.code.indexing import IndexCache, IndexOptions, IndexReport
 from worker.code.sources import SourceRoots
-from worker.code.syncing import ProjectSyncer, sync_result
+from worker.code.syncing import Overtaken, ProjectSyncer, sync_result
 from worker.errors import InvalidRequest
 from worker.graph.model import GraphChange, GraphHead
 
@@ -42,6 +42,14 @@ REQUEST = SyncRequest(sync_id="s", project_id="p")
 
 def request(content: str, *, project_id: str = "p", path: str = "a.py") -> SyncRequest:
     return SyncRequest(sync_id="s", project_id=project_id, files=(SyncFile(path=path, content=content),))
+
+
+async def never() -> bool:
+    return False
+
+
+async def always() -> bool:
+    return True
 
 
 class OneAtATime(MemoryGraphStore):
@@ -74,8 +82,8 @@ async def test_a_project_is_indexed_once_at_a_time_in_order_and_others_are_not_w
     store = OneAtATime()
     syncer = ProjectSyncer(store, SourceRoots({}), cache=IndexCache(), options=PLAIN)
     reports = await asyncio.gather(
-        *(syncer.sync(request(f"def f{n}(): ...\n")) for n in range(4)),
-        *(syncer.sync(request(f"def g{n}(): ...\n", project_id="q")) for n in range(2)),
+        *(syncer.sync(request(f"def f{n}(): ...\n"), is_settled=never) for n in range(4)),
+        *(syncer.sync(request(f"def g{n}(): ...\n", project_id="q"), is_settled=never) for n in range(2)),
     )
     assert [report.graph_version for report in reports] == [1, 2, 3, 4, 1, 2]
     assert store.most == {"p": 1, "q": 1}
@@ -88,8 +96,16 @@ async def test_a_project_is_indexed_once_at_a_time_in_order_and_others_are_not_w
 async def test_a_sync_that_fails_lets_the_next_one_in() -> None:
     syncer = ProjectSyncer(MemoryGraphStore(), SourceRoots({}), cache=IndexCache(), options=PLAIN)
     with pytest.raises(InvalidRequest):
-        await syncer.sync(request("x", path="../a.py"))
-    assert (await syncer.sync(request("def f(): ...\n"))).graph_version == 1
+        await syncer.sync(request("x", path="../a.py"), is_settled=never)
+    assert (await syncer.sync(request("def f(): ...\n"), is_settled=never)).graph_version == 1
+
+
+async def test_a_sync_that_was_settled_meanwhile_changes_nothing() -> None:
+    store = MemoryGraphStore()
+    syncer = ProjectSyncer(store, SourceRoots({}), cache=IndexCache(), options=PLAIN)
+    with pytest.raises(Overtaken):
+        await syncer.sync(request("def f(): ...\n"), is_settled=always)
+    assert store.applies == 0
 
 
 async def test_a_cancelled_sync_changes_nothing_and_lets_the_next_one_in(tmp_path: Path) -> None:
@@ -103,13 +119,13 @@ async def test_a_cancelled_sync_changes_nothing_and_lets_the_next_one_in(tmp_pat
         options=PLAIN,
         on_progress=lambda _: loop.call_soon_threadsafe(reading.set),
     )
-    task = asyncio.create_task(syncer.sync(request("def f(): ...\n")))
+    task = asyncio.create_task(syncer.sync(request("def f(): ...\n"), is_settled=never))
     await reading.wait()
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
     assert store.applies == 0
-    assert (await syncer.sync(request("def g(): ...\n"))).graph_version == 1
+    assert (await syncer.sync(request("def g(): ...\n"), is_settled=never)).graph_version == 1
 
 
 def test_a_result_names_what_was_lost_and_counts_the_rest() -> None:

@@ -14,7 +14,9 @@ from hypothesis import strategies as st
 
 from tests.support.handling import NOW_MS, Bench, open_store
 from tests.support.syncing import FIELDS, SHOP, SyncBench, fields, record
-from worker.errors import GraphConflict, StoreUnavailable
+from worker.code.syncing import Overtaken
+from worker.errors import StoreUnavailable
+from worker.graph.model import GraphChange, GraphHead
 from worker.kafka.records import Handled
 from worker.kafka.sync_received import sync_key
 from worker.outcomes import read_refusal
@@ -356,7 +358,7 @@ async def test_whatever_comes_is_answered_once_and_none_is_an_internal_error(
     "error",
     [
         StoreUnavailable("neo4j", "gone"),
-        GraphConflict(project_id="shop", expected_version=1, found_version=2),
+        Overtaken("others"),
     ],
     ids=["away", "others are faster"],
 )
@@ -426,6 +428,54 @@ async def test_a_buried_record_without_ids_is_answered_all_the_same(bench: SyncB
     assert (await bench.handler().bury(record(b"\xff"), attempts=3, cause=cause)).code == "internal_error"
     assert bench.values(RESULTS)[0]["request_id"] is None
     assert bench.stores.on(DEAD)[0].value == b"\xff"
+
+
+class Sleeper(SqliteGraphStore):
+    """A store on whose threshold a worker falls asleep once."""
+
+    def __init__(self, path: Path, *, place: str) -> None:
+        super().__init__(path)
+        self._place = place
+        self.asleep, self.woken = asyncio.Event(), asyncio.Event()
+
+    async def _pass(self, place: str) -> None:
+        if place == self._place and not self.woken.is_set():
+            self.asleep.set()
+            await self.woken.wait()
+
+    async def head(self, project_id: str) -> GraphHead | None:
+        await self._pass("head")
+        return await super().head(project_id)
+
+    async def apply(
+        self, project_id: str, change: GraphChange, *, snapshot_id: str, expected_version: int
+    ) -> GraphHead:
+        await self._pass("apply")
+        return await super().apply(
+            project_id, change, snapshot_id=snapshot_id, expected_version=expected_version
+        )
+
+
+@pytest.mark.parametrize("place", ["head", "apply"])
+async def test_a_zombie_that_wakes_up_does_not_undo_what_came_after_its_sync(
+    bench: SyncBench, tmp_path: Path, place: str
+) -> None:
+    sleeper = Sleeper(tmp_path / "graph.db", place=place)
+    zombie = SyncBench(stores=bench.stores, graph=sleeper)
+    late = asyncio.create_task(zombie.handler().handle(record()))
+    await sleeper.asleep.wait()
+    await bench.handler().handle(record())
+    newer = fields(sync_id="s-2", files=[{"path": "src/shop.py", "content": "def newest(): ...\n"}])
+    await bench.handler().handle(record(newer))
+    sleeper.woken.set()
+    with pytest.raises(StoreUnavailable):
+        await late
+    assert await functions(bench) == {"src/shop.py::newest"}
+    assert await zombie.handler().handle(record()) == Handled()
+    first, _, again = bench.stores.on(RESULTS)
+    assert first.value == again.value
+    assert await functions(bench) == {"src/shop.py::newest"}
+    await sleeper.close()
 
 
 # --- The event loop ------------------------------------------------------------------------------------
