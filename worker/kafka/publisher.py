@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
@@ -31,6 +32,7 @@ _log = structlog.get_logger(__name__)
 _FIRST_PAUSE_SECONDS: Final = 0.1
 _LONGEST_PAUSE_SECONDS: Final = 5.0
 _AWAY_AFTER_SECONDS: Final = 5.0
+_DISCARD_TIMEOUT_SECONDS: Final = 30.0
 
 # After these aiokafka's producer stays broken: it never takes back the sequence numbers of a refused batch,
 # so each later batch for the partition is out of order. A bare KafkaError says that its sender has ended.
@@ -122,6 +124,7 @@ class KafkaPublisher:
         self._retrying = 0
         self._quiet_since = 0.0
         self._discarded: set[asyncio.Task[None]] = set()
+        self._waiting: dict[Producer, set[asyncio.Timeout]] = {}
 
     @property
     def is_away(self) -> bool:
@@ -171,14 +174,15 @@ class KafkaPublisher:
             self._retrying -= 1
 
     async def _try(self, record: OutboundRecord) -> bool:
-        producer = self._producer
-        if producer is None:
-            raise RuntimeError("the publisher is not running")
         # Before each try: aiokafka looks for a topic that is not there as long as a request may take.
         if record.is_topic_foreign and self._lacks_topic and await self._lacks_topic(record.topic):
             raise TopicUnusable(record.topic, reason="does not exist")
+        producer = self._producer
+        if producer is None:
+            raise RuntimeError("the publisher is not running")
         try:
-            acknowledged = await _send(producer, record)
+            async with self._while_it_lasts(producer):
+                acknowledged = await _send(producer, record)
         except MessageSizeTooLargeError as error:
             limit = f"max_record_bytes of the producer ({self._options.max_record_bytes})"
             raise RecordTooLarge(record, limit=limit) from error
@@ -186,7 +190,8 @@ class KafkaPublisher:
             await self._recover(producer, record, error)
             return False
         try:
-            await acknowledged
+            async with self._while_it_lasts(producer):
+                await acknowledged
         except MessageSizeTooLargeError:
             if self._options.is_idempotent:
                 await self._replace(producer)
@@ -239,9 +244,37 @@ class KafkaPublisher:
 
     def _discard(self, producer: Producer) -> None:
         # What it still holds for sound partitions is delivered, without anybody waiting for it here.
-        discarded = asyncio.create_task(_stop(producer, timeout_seconds=30.0))
+        discarded = asyncio.create_task(self._end(producer))
         self._discarded.add(discarded)
         discarded.add_done_callback(self._discarded.discard)
+
+    async def _end(self, producer: Producer) -> None:
+        await _stop(producer, timeout_seconds=_DISCARD_TIMEOUT_SECONDS)
+        now = asyncio.get_running_loop().time()
+        for waiting in self._waiting.get(producer, ()):
+            waiting.reschedule(now)
+
+    @asynccontextmanager
+    async def _while_it_lasts(self, producer: Producer) -> AsyncGenerator[None]:
+        """Raises ProducerClosed where the producer was discarded and has stopped meanwhile.
+
+        aiokafka then leaves alone whoever waits for it: for topics that nobody asks the broker about any
+        more, or for the acknowledgement of a batch that was dropped.
+        """
+        waits = self._waiting.setdefault(producer, set())
+        waiting = asyncio.timeout(None)
+        waits.add(waiting)
+        try:
+            async with waiting:
+                yield
+        except TimeoutError:
+            if waiting.expired():
+                raise ProducerClosed from None
+            raise
+        finally:
+            waits.discard(waiting)
+            if not waits:
+                self._waiting.pop(producer, None)
 
     async def _connected(self, **other_settings: Any) -> Producer:
         producer = self._make_producer(**{**self._settings, **other_settings})

@@ -32,7 +32,9 @@ RECORD = OutboundRecord(topic="bundles", key=b"p", value=b"{}", headers=(("h", b
 class Cluster:
     """A broker that meets sends with what is listed, and the producers that were made for it."""
 
-    def __init__(self, *answers: KafkaError | asyncio.Event, idempotent: bool = True) -> None:
+    def __init__(
+        self, *answers: KafkaError | asyncio.Event | asyncio.Future[Any], idempotent: bool = True
+    ) -> None:
         self.answers = list(answers)
         self.unsendable: list[KafkaError] = []
         self.refuses_start: list[KafkaError] = []
@@ -91,6 +93,8 @@ class FakeProducer:
             # Later, as a broker answers: until then other records go to the same producer.
             asyncio.get_running_loop().call_soon(acknowledged.set_exception, answer)
             return acknowledged
+        if isinstance(answer, asyncio.Future):
+            return answer
         if isinstance(answer, asyncio.Event):
             await answer.wait()
         self.cluster.sent.append((topic, value, key, tuple(headers)))
@@ -321,3 +325,18 @@ async def test_a_producer_that_cannot_flush_does_not_hold_the_stop():
     stop: Callable[[], Any] = never
     cluster.producers[0].stop = stop
     await asyncio.wait_for(cluster.publisher.stop(timeout_seconds=0.01), 5)
+
+
+@pytest.mark.parametrize("what", ["metadata", "acknowledgement"])
+async def test_a_record_that_a_discarded_producer_leaves_waiting_goes_to_the_next_one(
+    what: str,
+):
+    never = asyncio.Event() if what == "metadata" else asyncio.get_running_loop().create_future()
+    cluster = Cluster(never, OutOfOrderSequenceNumber())
+    await cluster.publisher.start()
+    held = asyncio.create_task(cluster.publisher.publish(OutboundRecord(topic="held", key=b"p", value=b"{}")))
+    await asyncio.sleep(0)
+    await asyncio.wait_for(cluster.publisher.publish(RECORD), 5)
+    await asyncio.wait_for(held, 5)
+    assert sorted(topic for topic, *_ in cluster.sent) == ["bundles", "held"]
+    assert [producer.is_stopped for producer in cluster.producers] == [True, False]
