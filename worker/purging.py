@@ -54,6 +54,9 @@ async def purge(project_id: str, thread_id: str | None, places: Places) -> Purge
     not yet; repeat the call where it failed half way, it counts what was left. Requests and syncs that are
     still in work, or come afterwards, make new traces: stop them first.
 
+    What workers in other processes hold in memory (a snapshot, packs, the last index) is answered from no
+    more, and goes when its place is needed or they end.
+
     Not erased, because nobody can: records on Kafka's topics (requests, bundles, usage, syncs, dead letters)
     stay until their retention ends, a day to thirty. Delete the topics, or let the retention pass. A request
     that is delivered again from there is answered anew. Crash counts hold no content.

@@ -47,6 +47,7 @@ def embedded_mode(bootstrap: str, *, namespace: str, folder: Path) -> Mode:
         environment={
             "WORKER_KAFKA__IDEMPOTENT_PRODUCER": "false",
             "WORKER_OUTCOMES__SQLITE_PATH": str(folder / "outcomes.db"),
+            "WORKER_GRAPH__SQLITE_PATH": str(folder / "graph.db"),
         },
         session_timeout_ms=6_000,
     )

@@ -206,7 +206,7 @@ async def test_a_rejection_is_stored_and_has_a_usage_event_without_tokens_and_ti
 
 
 async def test_what_is_not_supported_is_refused_before_anything_is_assembled(bench: Bench) -> None:
-    await bench.handler().handle(record(fields(ranking="hop")))
+    await bench.handler().handle(record(fields(must_cite=["x"])))
     assert bench.values(BUNDLES)[0]["code"] == "not_supported"
     assert bench.assembled == 0
 
