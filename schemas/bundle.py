@@ -68,6 +68,8 @@ class ContextBundle(WireModel):
     usage: BundleUsage | None = None
     parts: dict[PartName, str] | None = None
     """The text of each part; joined in order they are the messages."""
+    graph_context: str | None = None
+    """The content layers joined, for consumers of the older payload's field of that name."""
     payload: ContextPayload | None = None
     context_hash: Sha256Hex
     assembled_at: Timestamp

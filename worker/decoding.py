@@ -366,7 +366,6 @@ UNSUPPORTED: Final = (
     _Unsupported("required_tools", lambda r: bool(r.required_tools), "answers are not checked"),
     _Unsupported("include: citations", _includes("citations"), "bundles carry no citations"),
     _Unsupported("include: receipt", _includes("receipt"), "receipts are not kept"),
-    _Unsupported("include: graph_context", _includes("graph_context"), "no graph is stored"),
 )
 """What the contract has and this build has not. A field leaves this table when its part arrives."""
 

@@ -21,6 +21,7 @@ from schemas.usage import (
 )
 from schemas.wire import DecodeNotes
 from worker.budget.layers import ContextBudget
+from worker.fusion.collapsing import graph_context
 from worker.fusion.finish import Sealed
 from worker.fusion.payload import build_payload
 from worker.fusion.pipeline import Candidates
@@ -114,6 +115,7 @@ def _bundle(
         if "usage" in include
         else None,
         parts=dict(sealed.parts) if "parts" in include else None,
+        graph_context=graph_context(sealed.parts) if "graph_context" in include else None,
         payload=build_payload(
             frame,
             sealed,

@@ -21,13 +21,22 @@ from worker.assembly import Assembler
 from worker.budget.layers import ContextBudget
 from worker.budget.models import ModelSpec
 from worker.budget.tokens import counter_for
+from worker.code.extracting_pool import ExtractingPool
 from worker.code.sources import SourceRoots
 from worker.decoding import check_request, decode_request
 from worker.errors import Expired
 from worker.failpoints import Failpoints
 from worker.library import ContextInjector, UnifiedContextAssembler
 from worker.planning import ContentPolicy
-from worker.ports import LayerBudget, LayerContribution, Provider, RequestFrame, Scope, Subject
+from worker.ports import (
+    LayerBudget,
+    LayerContribution,
+    Provider,
+    RequestFrame,
+    Scope,
+    Subject,
+    TokenCounter,
+)
 from worker.providers.artifacts import ArtifactsProvider
 from worker.providers.ast import AstProvider
 from worker.providers.gather import Abandonment
@@ -78,7 +87,11 @@ def content_policy(settings: Settings) -> ContentPolicy:
 
 
 def build_providers(
-    settings: Settings, graph: GraphReader | None = None, *, artifact_store: object | None = None
+    settings: Settings,
+    graph: GraphReader | None = None,
+    *,
+    artifact_store: object | None = None,
+    parsers: ExtractingPool | None = None,
 ) -> list[Provider]:
     """One provider a layer, in layer order. A new source adds its line here.
 
@@ -96,7 +109,9 @@ def build_providers(
             store_of=None if artifact_store is None else lambda _scope: artifact_store, threads=threads()
         ),
         GraphProvider(graph, threads=threads()),
-        AstProvider(roots, max_source_bytes=settings.limits.max_source_bytes, threads=threads()),
+        AstProvider(
+            roots, max_source_bytes=settings.limits.max_source_bytes, threads=threads(), pool=parsers
+        ),
         SemanticProvider(graph),
         TaskProvider(graph, threads=threads()),
     ]
@@ -123,10 +138,11 @@ def build_assembler(
     graph: GraphReader | None = None,
     *,
     failpoints: Failpoints | None = None,
+    parsers: ExtractingPool | None = None,
 ) -> Assembler:
     """The assembler of one worker, with the worker's armed failpoints, else those that the settings arm."""
     failpoints = failpoints or Failpoints(settings.failpoints)
-    providers = build_providers(settings, graph)
+    providers = build_providers(settings, graph, parsers=parsers)
     if settings.failpoints:
         providers = [*map(partial(DrilledProvider, failpoints=failpoints), providers)]
     return Assembler(
@@ -144,6 +160,7 @@ def build_library(
     *,
     injector: ContextInjector | None = None,
     budget: ContextBudget | None = None,
+    token_counter: TokenCounter | None = None,
     project_id: str = "local",
     usage_log: Path | None = None,
 ) -> UnifiedContextAssembler:
@@ -156,6 +173,7 @@ def build_library(
         policy=content_policy(chosen),
         injector=injector,
         budget=budget,
+        token_counter=token_counter,
         project_id=project_id,
         usage_log=usage_log,
     )

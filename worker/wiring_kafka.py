@@ -16,6 +16,7 @@ from faststream.security import BaseSecurity, SASLPlaintext, SASLScram256, SASLS
 
 from schemas.topics import TOPICS, topic_name
 from worker.client import ContextClient
+from worker.code.extracting_pool import ExtractingPool
 from worker.code.indexing import IndexCache
 from worker.code.sources import SourceRoots
 from worker.code.syncing import ProjectSyncer
@@ -151,8 +152,14 @@ async def build_service(settings: Settings, *, usage_log: Path | None = None) ->
         graph = await stack.enter_async_context(aclosing(build_graph(settings, telemetry)))
         # Loading a large graph takes longer than any layer's timeout, which the first requests would pay.
         await graph.snapshots.preload(sorted(settings.content.roots))
+        parsers = ExtractingPool()
+        stack.callback(parsers.close)
+        # The first long file would else wait for a process to start.
+        await asyncio.to_thread(parsers.prepare)
         handler = RequestHandler(
-            assemble=build_assembler(settings, telemetry, graph.reader, failpoints=failpoints).assemble,
+            assemble=build_assembler(
+                settings, telemetry, graph.reader, failpoints=failpoints, parsers=parsers
+            ).assemble,
             store=store,
             publisher=publisher,
             usage_log=lines,

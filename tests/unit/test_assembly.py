@@ -7,7 +7,7 @@ import random
 import pytest
 
 from schemas.bundle import to_wire
-from schemas.codes import PARTS, PartName
+from schemas.codes import CONTENT_LAYERS, PARTS, PartName
 from schemas.request import AssemblyRequest
 from tests.support import hostile
 from tests.support.assembling import (
@@ -111,6 +111,21 @@ def test_parts_joined_in_order_are_the_messages() -> None:
     joined = "".join(bundle.parts[layer] for layer in PARTS if layer != "system")
     assert bundle.messages[1].content == f"{bundle.payload.preamble}{joined}"
     assert bundle.parts["system"] == bundle.messages[0].content
+
+
+def test_the_graph_context_is_the_content_layers_as_they_stand_in_the_prompt() -> None:
+    bundle = bundle_of(
+        wire_request(
+            session={"goal": {"statement": "G"}},
+            payload={"task_context": "Mind the gap."},
+            include=["messages", "parts", "graph_context"],
+        )
+    )
+    assert bundle.parts is not None
+    assert bundle.messages is not None
+    assert bundle.graph_context == "".join(bundle.parts[layer] for layer in CONTENT_LAYERS)
+    assert bundle.graph_context in bundle.messages[-1].content
+    assert "MISSION CONTEXT" in bundle.graph_context
 
 
 def test_the_payload_names_each_fragment_where_it_stands() -> None:

@@ -394,7 +394,6 @@ def test_naive_times_are_counted_and_read_as_utc() -> None:
         ('"required_tools": ["get_code"]', "required_tools"),
         ('"include": ["messages", "citations"]', "include: citations"),
         ('"include": ["receipt"]', "include: receipt"),
-        ('"include": ["graph_context"]', "include: graph_context"),
     ],
 )
 def test_a_part_that_is_not_built_is_refused_by_its_name(tail: str, field: str) -> None:
@@ -404,7 +403,7 @@ def test_a_part_that_is_not_built_is_refused_by_its_name(tail: str, field: str) 
 
 
 def test_every_line_of_the_table_is_reached_by_an_example_above() -> None:
-    assert len(UNSUPPORTED) == 8
+    assert len(UNSUPPORTED) == 7
 
 
 @pytest.mark.parametrize(
@@ -414,7 +413,7 @@ def test_every_line_of_the_table_is_reached_by_an_example_above() -> None:
         '"relevance": "prolog"',
         '"ranking": "hop"',
         '"after": {"graph_version": 3}',
-        '"include": ["messages", "layers", "usage", "parts", "payload", "payload_content"]',
+        '"include": ["messages", "layers", "usage", "parts", "graph_context", "payload", "payload_content"]',
         '"plan": {"plan_id": "p", "steps": [{"title": "t"}]}',
         '"budget": {"total": 100, "layers": {"ast": 60, "output": 40}}',
         '"budget": {"layers": {"ast": 600}}',

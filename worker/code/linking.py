@@ -18,8 +18,9 @@ from worker.code.loose_linking import LooseLinker
 from worker.code.neighbourhood import NameResolver
 from worker.code.nodes import LANGUAGE
 from worker.code.reading import FileReading
-from worker.code.tests_of import TestLinks, is_test_code, is_usable_id
+from worker.code.tests_of import TestLinks, is_usable_id
 from worker.graph.model import Edge, NodeRef
+from worker.graph.paths import is_test_code
 
 MAX_CANDIDATES: Final = 5
 """Where more classes have a method of the name, the name says nothing."""

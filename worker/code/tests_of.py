@@ -13,26 +13,13 @@ from typing import Final
 from worker.code.facts import Class, Definition, Function, ModuleFacts
 from worker.code.neighbourhood import NameResolver
 from worker.graph.model import Edge, NodeRef
+from worker.graph.paths import is_test_code, is_test_file
 
 MAX_NAMESAKES: Final = 3
 MAX_ID_CHARS: Final = 256
-_TEST_FOLDERS: Final = frozenset({"tests", "test"})
 _SET_UPS: Final = frozenset(
     {"setUp", "setUpClass", "asyncSetUp", "setUpTestData", "setup_method", "setup_class", "setup"}
 )
-
-
-def is_test_file(path: str) -> bool:
-    """Whether pytest or unittest would look for tests in it."""
-    name = path.rsplit("/", 1)[-1]
-    stem = name.removesuffix(".py")
-    return name.endswith(".py") and (stem.startswith("test") or stem.endswith("_test"))
-
-
-def is_test_code(path: str) -> bool:
-    """Whether it serves tests: a test file, a `conftest`, or anything in a folder of tests."""
-    *folders, name = path.split("/")
-    return is_test_file(path) or name == "conftest.py" or not _TEST_FOLDERS.isdisjoint(folders)
 
 
 def is_usable_id(requirement_id: str) -> bool:

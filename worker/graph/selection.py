@@ -144,6 +144,8 @@ def _select_by_graph(links: RequestLinks, snapshot: Snapshot, template: Template
             ranked=(),
         )
     evidence = combine(signals, snapshot)
+    unasked_tests = documents.serves_tests & (signals.link <= 0)
+    evidence[unasked_tests] -= template.test_penalty
     raised = _Companions(snapshot, template, evidence)
     ordered = np.round(evidence - SIZE_PENALTY * documents.log_sizes, 6)
     # Only what some evidence speaks for: the size alone is no reason.
@@ -152,9 +154,10 @@ def _select_by_graph(links: RequestLinks, snapshot: Snapshot, template: Template
     order = _best(ordered, MAX_RANKED, documents.tie_ranks)
     numbers = documents.nodes[order].tolist()
     ranked = tuple(zip(numbers, ordered[order].tolist(), strict=True))
-    strongest = top(signals.lex, LEXICAL_LINKS, documents.tie_ranks)
+    words = np.where(unasked_tests, signals.lex / (1 + template.test_penalty), signals.lex)
+    strongest = top(words, LEXICAL_LINKS, documents.tie_ranks)
     found: list[int] = documents.nodes[strongest].tolist()
-    lexical = zip(found, signals.lex[strongest].tolist(), strict=True)
+    lexical = zip(found, words[strongest].tolist(), strict=True)
     return Selection(
         snapshot_id=snapshot.head.snapshot_id,
         ranking="graph",

@@ -22,6 +22,7 @@ from worker.graph.documents import ALONE, FIELDS, fields_of, is_searched, naming
 from worker.graph.history import History, build_history
 from worker.graph.lexical import LexicalIndex, build_index
 from worker.graph.model import GraphContents, GraphHead, Node, NodeRef
+from worker.graph.paths import is_test_code
 
 LINKED_LABELS: Final = frozenset(
     {"Module", "Class", "Function", "Spec", "Requirement", "RequirementItem", "Decision", "Volk"}
@@ -93,6 +94,8 @@ class Documents:
     """Whether some test is known to exercise it."""
     trace_degrees: NDArray[np.int32]
     """Links between it and requirement items."""
+    serves_tests: NDArray[np.bool_]
+    """Whether it stands in a file that serves tests."""
     is_body: NDArray[np.bool_]
     """Whether it may be shown in full; what is left of a module between its definitions may not."""
 
@@ -204,6 +207,7 @@ def _documents(
         namings=np.array([naming_of(nodes[n]) for n in searched], dtype=np.int8),
         is_tested=edges.degrees(numbers, (kind("TESTED_BY"),)) > 0,
         trace_degrees=edges.degrees(numbers, (kind("TRACES_TO"), kind("TRACES_TO", backward=True))),
+        serves_tests=np.array([is_test_code(path) for path in paths], dtype=np.bool_)[files],
         is_body=np.array([nodes[n].label != "Module" for n in searched], dtype=np.bool_),
     )
 

@@ -36,6 +36,9 @@ class Template:
     max_hops: int = 2
     companions: frozenset[Companion] = frozenset({"requirements", "decisions"})
     keeps_docstrings: bool = False
+    test_penalty: float = 2.5
+    """Taken off the evidence for code that serves tests, unless the request names it: tests repeat the words
+    of what they test, and would fill the pack before it. About what one good match of words counts."""
 
     def edge_weights(self) -> dict[int, float]:
         """Weights by kind of half-edge."""
@@ -89,6 +92,7 @@ TEMPLATES: Final[Mapping[TaskType, Template]] = {
             name="TEST",
             edges=(*_CODE, _both("TESTED_BY", 1.0), _TRACES),
             companions=frozenset({"requirements", "decisions", "tests"}),
+            test_penalty=0.0,
         ),
         Template(
             name="REVIEW",
