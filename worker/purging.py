@@ -50,9 +50,9 @@ async def purge(project_id: str, thread_id: str | None, places: Places) -> Purge
     whose they were, go with all of the project and are computed again. What expired to a tombstone holds
     digests alone and cannot be told by thread; it stays until its time is over.
 
-    Content goes last to first of where it comes from, so that what is erased is not filled again from what is
-    not yet; repeat the call where it failed half way, it counts what was left. Requests and syncs that are
-    still in work, or come afterwards, make new traces: stop them first.
+    The graph goes before the packs that are made of it, so that none is made again. Where a call failed half
+    way, repeat it: it erases and counts what was left. Requests and syncs that are still in work, or come
+    afterwards, make new traces: stop them first.
 
     What workers in other processes hold in memory (a snapshot, packs, the last index) is answered from no
     more, and goes when its place is needed or they end.
