@@ -20,7 +20,7 @@ import typer
 from rich.console import Console
 
 from schemas.times import parse_time
-from worker import cli_graph
+from worker import cli_evaluate, cli_graph
 from worker.errors import Rejected, Unavailable, WorkerError
 from worker.logs import configure_logs
 from worker.terminal import AsJson, fail, load_settings, talk
@@ -45,6 +45,8 @@ app.add_typer(dead_letters_app, name="dead-letters")
 app.add_typer(schema_app, name="schema")
 app.command()(cli_graph.index)
 app.command()(cli_graph.pack)
+app.command()(cli_evaluate.evaluate)
+app.command()(cli_graph.purge)
 schema_app.command("check")(cli_graph.schema_check)
 schema_app.command("apply")(cli_graph.schema_apply)
 schema_app.command("migrate")(cli_graph.schema_migrate)

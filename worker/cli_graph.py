@@ -40,6 +40,9 @@ ProjectOption = Annotated[str, typer.Option("--project", help="The project's id.
 def index(
     path: Annotated[Path, typer.Argument(help="The root of the source tree.")],
     project: ProjectOption,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Then follow the tree until interrupted, a line for each change.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Make a project's graph that of a source tree; a second run reads only what changed.
@@ -49,11 +52,15 @@ def index(
 
     Example: `context-worker index . --project shop`
     """
-    from worker.graph_commands import index_tree  # noqa: PLC0415  # stores and parsers load only where needed
+    from worker.graph_commands import follow_tree, index_tree  # noqa: PLC0415  # stores and parsers load only here
 
     if not path.is_dir():
         fail(f"{path} is not a folder")
     _check_project(project)
+    if watch:
+        talk.print(f"following {path}; interrupt to end", markup=False)
+        asyncio.run(follow_tree(load_settings(), path, project, _say_change))
+        return
     with IndexProgressBar() as bar:
         report = asyncio.run(index_tree(load_settings(), path, project, bar.show))
     if as_json:
@@ -62,6 +69,20 @@ def index(
         sys.stdout.write(json.dumps(told, indent=2) + "\n")
     else:
         print_report(report, Console(highlight=False))
+
+
+def _say_change(outcome: IndexReport | Exception) -> None:
+    """One line for each index that a watch made, or could not."""
+    if isinstance(outcome, Exception):
+        talk.print(f"not indexed: {outcome}", style="red", markup=False, soft_wrap=True)
+        return
+    state = "changed" if outcome.is_changed else "unchanged"
+    seconds = sum(outcome.seconds.values())
+    sys.stdout.write(
+        f"version {outcome.graph_version} {state}: {sum(outcome.files.values()):,} files,"
+        f" {outcome.symbols:,} symbols, {outcome.files_read:,} files read, {seconds:.2f} s\n"
+    )
+    sys.stdout.flush()
 
 
 class IndexProgressBar:
@@ -265,6 +286,33 @@ def schema_migrate(
             sys.stdout.write(f"  no place in the canon, left: {_counts(report.left)}\n")
         for unmoved in report.unmoved:
             sys.stdout.write(f"  needs a person: {unmoved.kind} {unmoved.name}: {unmoved.reason}\n")
+
+
+def purge(
+    project: ProjectOption,
+    thread: Annotated[str | None, typer.Option("--thread", help="Only what is this thread's.")] = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Erase a project, or one of its threads: graph, packs, outcomes, usage lines.
+
+    What lies on Kafka topics goes with their retention; what running workers hold in memory goes when they
+    notice, at their next request of the project.
+
+    Example: `context-worker purge --project shop`
+    """
+    from worker.wiring_kafka import purge_once  # noqa: PLC0415  # as above
+
+    _check_project(project)
+    settings = load_settings()
+    if not yes:
+        what = f"the thread {thread!r} of {project}" if thread else f"everything of {project}"
+        typer.confirm(f"Erase {what} for good?", abort=True, err=True)
+    purged = asyncio.run(purge_once(settings, project, thread))
+    if as_json:
+        sys.stdout.write(json.dumps(asdict(purged), indent=2) + "\n")
+        return
+    sys.stdout.write(f"erased {_counts(asdict(purged)) or 'nothing: there was nothing'}\n")
 
 
 def _check_project(project: str) -> None:

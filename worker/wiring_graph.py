@@ -54,7 +54,7 @@ def build_graph(settings: Settings, telemetry: Telemetry) -> GraphSource:
     threads = SourceThreads()
     store, cache = build_graph_store(settings), build_pack_cache(settings)
     snapshots = Snapshots(store, threads, max_bytes=graph.max_snapshot_bytes)
-    relevance = SwiPrologRelevance(executable=graph.prolog, timeout_seconds=graph.prolog_timeout_seconds)
+    relevance = build_relevance(settings)
     reader = GraphReader(
         snapshots,
         cache=cache,
@@ -77,6 +77,12 @@ def build_graph_store(settings: Settings) -> GraphStore:
     if graph.neo4j_url is None:
         return SqliteGraphStore(graph.sqlite_path)
     return Neo4jGraphStore(build_neo4j_link(settings))
+
+
+def build_relevance(settings: Settings) -> SwiPrologRelevance:
+    """The relevance rules; nothing is started before they are asked."""
+    graph = settings.graph
+    return SwiPrologRelevance(executable=graph.prolog, timeout_seconds=graph.prolog_timeout_seconds)
 
 
 def build_neo4j_link(settings: Settings) -> Neo4jLink:

@@ -39,6 +39,7 @@ from worker.kafka.replies import Routes
 from worker.kafka.sync_handler import SyncHandler
 from worker.kafka.topics import TopicCatalogue, ensure_topics
 from worker.ports import CrashLedger, OutcomeStore
+from worker.purging import Places, Purged, purge
 from worker.settings import Content, Graph, Http, Kafka, Outcomes, Settings, read_secret
 from worker.stores.redis import RedisCrashLedger, RedisOutcomeStore
 from worker.stores.sqlite import SqliteCrashLedger, SqliteOutcomeStore
@@ -46,7 +47,7 @@ from worker.telemetry import Telemetry
 from worker.tracing import open_tracing
 from worker.usage.log import UsageLog
 from worker.wiring import build_assembler, load_counters, utc_now
-from worker.wiring_graph import build_graph
+from worker.wiring_graph import build_graph, build_graph_store, build_pack_cache
 
 log = structlog.get_logger()
 
@@ -355,6 +356,19 @@ def dead_letter_topic(settings: Settings) -> DeadLetterTopic:
     """Where this worker's dead letters lie."""
     name = topic_name("dead-letters", prefix=settings.kafka.topic_prefix)
     return DeadLetterTopic(topic=name, connection=connection_of(settings))
+
+
+async def purge_once(settings: Settings, project_id: str, thread_id: str | None) -> Purged:
+    """Erase a project, or a thread of it, in every store that the settings name. Raises StoreUnavailable."""
+    async with AsyncExitStack() as stack:
+        graph, packs, outcomes = (
+            build_graph_store(settings),
+            build_pack_cache(settings),
+            build_store(settings),
+        )
+        for store in (graph, packs, outcomes):
+            stack.push_async_callback(store.close)
+        return await purge(project_id, thread_id, Places(graph=graph, packs=packs, outcomes=outcomes))
 
 
 def redrivable_topics(settings: Settings) -> frozenset[str]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -48,7 +50,9 @@ def index(root: Path, *options: str) -> str:
     return result.stdout
 
 
-@pytest.mark.parametrize("command", ["index", "pack", "schema check", "schema apply"])
+@pytest.mark.parametrize(
+    "command", ["index", "pack", "evaluate", "purge", "schema check", "schema apply", "schema migrate"]
+)
 def test_every_command_teaches_with_an_example(command: str) -> None:
     result = runner.invoke(app, [*command.split(), "--help"])
     assert result.exit_code == 0
@@ -153,3 +157,76 @@ def test_this_code_base_keeps_to_the_canon() -> None:
     result = runner.invoke(app, ["schema", "check", str(root)])
     assert result.stdout == ""
     assert result.exit_code == 0
+
+
+def test_purge_asks_first_and_then_erases_what_there_is(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORKER_OUTCOMES__SQLITE_PATH", str(tree.parent / "outcomes.db"))
+    monkeypatch.setenv("ORCHESTRATA_CONTEXT_USAGE_LOG", str(tree.parent / "usage.jsonl"))
+    index(tree)
+    refused = runner.invoke(app, ["purge", "--project", "shop"], input="n\n")
+    assert refused.exit_code == 1
+    assert _pack_state() == "there"
+    erased = runner.invoke(app, ["purge", "--project", "shop", "--yes"])
+    assert erased.exit_code == 0
+    assert "graph_nodes" in erased.stdout
+    assert _pack_state() == "gone"
+    again = runner.invoke(app, ["purge", "--project", "shop", "--yes"])
+    assert "nothing: there was nothing" in again.stdout
+
+
+def _pack_state() -> str:
+    result = runner.invoke(app, ["pack", "DEBUG", "retry", "--project", "shop"])
+    return "gone" if "reason: not_indexed" in result.stdout else "there"
+
+
+def repository(root: Path) -> Path:
+    """A repository whose second commit edits one function, and says why."""
+    environment = {
+        "GIT_AUTHOR_NAME": "a",
+        "GIT_AUTHOR_EMAIL": "a@example.org",
+        "GIT_COMMITTER_NAME": "a",
+        "GIT_COMMITTER_EMAIL": "a@example.org",
+        "GIT_CONFIG_GLOBAL": "/dev/null",
+        "PATH": os.environ["PATH"],
+    }
+
+    def git(*arguments: str) -> None:
+        subprocess.run(["git", *arguments], cwd=root, env=environment, check=True, capture_output=True)
+
+    git("init", "-q")
+    git("add", ".")
+    git("commit", "-qm", "Begin")
+    net = root / "pkg" / "net.py"
+    net.write_text(net.read_text().replace("return True", "return not False"))
+    git("add", ".")
+    git("commit", "-qm", "Keep retrying until the deadline has passed for good")
+    return root
+
+
+def test_evaluate_measures_a_repository_by_its_own_commits(tree: Path) -> None:
+    result = runner.invoke(app, ["evaluate", str(repository(tree)), "--budget", "900", "--json"])
+    assert result.exit_code == 0, result.output
+    [told] = json.loads(result.stdout)
+    assert (told["tasks"], told["budget_tokens"], told["over_budget"]) == (1, 900, 0)
+    assert told["bodies"]["mean"] == 1.0
+    table = runner.invoke(app, ["evaluate", str(tree), "--budget", "900"])
+    assert "or by name" in table.stdout
+    assert "1.000 [1.00, 1.00]" in table.stdout
+
+
+@pytest.mark.parametrize(
+    ("tasks", "said"),
+    [
+        ("not json\n", "line 1"),
+        (
+            '{"task_id": "t", "base": "' + "0" * 40 + '", "request": "x", "gold_symbols": ["a"]}\n',
+            "none of the tasks",
+        ),
+    ],
+)
+def test_evaluate_says_what_is_wrong_with_tasks(tree: Path, tasks: str, said: str) -> None:
+    (tree / "tasks.jsonl").write_text(tasks)
+    arguments = ["evaluate", str(repository(tree)), "--tasks", str(tree / "tasks.jsonl")]
+    result = runner.invoke(app, arguments)
+    assert result.exit_code == 1
+    assert said in result.output or said in str(result.exception)
