@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from schemas.codes import LAYERS
-from tests.support.cluster import Mode, Topics, covers, request, workers
+from tests.support.cluster import PATIENCE_SECONDS, Mode, Topics, covers, request, workers
 from tests.support.dispatching import batch_of, create_topics, send_batch, until_committed
 from worker.kafka.dead_letters import parse_dead_letter
 
-pytestmark = [pytest.mark.timeout(240), pytest.mark.asyncio(loop_scope="session")]
+pytestmark = [pytest.mark.timeout(500), pytest.mark.asyncio(loop_scope="session")]
 
 TRACE = b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 Headers = tuple[tuple[str, bytes], ...]
@@ -125,9 +125,9 @@ async def test_every_bad_record_gets_its_code_and_its_neighbours_their_bundles(
             batch_of([(b"p", json.dumps(request(99)).encode(), [(b"\xff\xfe", b"no utf-8 in the name")])]),
         )
         good = {f"r{number}" for number in range(len(bad) + 1)} | {"r99"}
-        await topics.read_until("bundles", covers(good), seconds=90)
+        await topics.read_until("bundles", covers(good))
         await until_committed(
-            mode.bootstrap, mode.group, f"{mode.prefix}requests", placed.offset + 2, seconds=60
+            mode.bootstrap, mode.group, f"{mode.prefix}requests", placed.offset + 2, seconds=PATIENCE_SECONDS
         )
         replies = (await topics.read_all("bundles")).records
         letters = (await topics.read_all("dead-letters")).records
@@ -195,7 +195,7 @@ async def test_what_its_topic_refuses_never_holds_a_partition_up(mode: Mode, tmp
         await topics.send(request(3, thread_id="t" * 256, volk="v" * 256), partition=0)
         last = await topics.send(request(4), partition=0)
         await until_committed(
-            mode.bootstrap, mode.group, f"{mode.prefix}requests", last.offset + 1, seconds=60
+            mode.bootstrap, mode.group, f"{mode.prefix}requests", last.offset + 1, seconds=PATIENCE_SECONDS
         )
         replies = (await topics.read_all("bundles")).records
         codes = {

@@ -16,7 +16,7 @@ from tests.support.cluster import (
     workers,
 )
 
-pytestmark = [pytest.mark.timeout(240), pytest.mark.asyncio(loop_scope="session")]
+pytestmark = [pytest.mark.timeout(500), pytest.mark.asyncio(loop_scope="session")]
 
 
 async def test_two_workers_with_rebalances_end_each_request_once(

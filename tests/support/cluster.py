@@ -23,6 +23,9 @@ from worker.kafka.topics import ensure_topics
 
 ROOT = Path(__file__).parents[2]
 
+PATIENCE_SECONDS = 150
+"""When a wait has failed; long, since on a crowded machine the start of a worker alone takes a minute."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Mode:
@@ -79,7 +82,7 @@ class WorkerProcess:
     def signal(self, number: signal.Signals) -> None:
         self.process.send_signal(number)
 
-    async def ended(self, *, seconds: float = 40) -> int:
+    async def ended(self, *, seconds: float = PATIENCE_SECONDS) -> int:
         """Its exit code; fails with the log where it does not end."""
         try:
             return await asyncio.wait_for(self.process.wait(), seconds)
@@ -190,7 +193,7 @@ class Topics:
         )
 
     async def read_until(
-        self, topic: str, enough: Callable[[Published], bool], *, seconds: float = 60
+        self, topic: str, enough: Callable[[Published], bool], *, seconds: float = PATIENCE_SECONDS
     ) -> Published:
         """Everything on the topic since its beginning, read until `enough` says so; fails in time."""
         published = self._published[topic]
@@ -276,8 +279,8 @@ async def assert_each_ended_once(
 
     Dead letters are there for `buried` and nobody else.
     """
-    await topics.read_until("bundles", covers(wanted), seconds=120)
-    await topics.read_until("usage", covers(wanted), seconds=60)
+    await topics.read_until("bundles", covers(wanted))
+    await topics.read_until("usage", covers(wanted))
     outcomes = (await topics.read_all("bundles")).by_outcome()
     usages = (await topics.read_all("usage")).by_outcome()
     assert {key[1] for key in outcomes} == wanted
