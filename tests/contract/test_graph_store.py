@@ -20,6 +20,7 @@ from tests.support.graphs import (
     large_graph,
     neighbourhood_of,
 )
+from tests.support.memory_graph import MemoryGraphStore
 from worker.errors import GraphConflict
 from worker.graph.diff import applied, diff_contents
 from worker.graph.model import Edge, GraphChange, GraphContents, GraphHead, Node, NodeRef
@@ -34,13 +35,17 @@ NEO4J = pytest.param("neo4j", marks=pytest.mark.services)
 STEPS = pytest.param("neo4j in steps", marks=pytest.mark.services)
 
 
-@pytest.fixture(params=["sqlite", NEO4J, STEPS])
+@pytest.fixture(params=["memory", "sqlite", NEO4J, STEPS])
 async def opened(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncGenerator[Open]:
     """Opens the product under test, each time as another process would; closes them all."""
     stores: list[GraphStore] = []
+    shared = MemoryGraphStore()
 
     def open_store() -> GraphStore:
-        if request.param == "sqlite":
+        if request.param == "memory":
+            # One process is all it is for, so every opening is the same store.
+            stores.append(shared)
+        elif request.param == "sqlite":
             stores.append(SqliteGraphStore(tmp_path / "var" / "graph.db"))
         else:
             user, password = request.getfixturevalue("neo4j_auth")

@@ -128,8 +128,9 @@ def neighbourhood_of(
     ring = sorted(held.intersection(roots))[: max(0, max_nodes)]
     seen = set(ring)
     for _ in range(max_hops):
-        beside = {edge.target for edge in graph.edges if edge.source in ring}
-        beside |= {edge.source for edge in graph.edges if edge.target in ring}
+        reached = frozenset(ring)
+        beside = {edge.target for edge in graph.edges if edge.source in reached}
+        beside |= {edge.source for edge in graph.edges if edge.target in reached}
         ring = sorted(beside - seen)[: max_nodes - len(seen)] if len(seen) < max_nodes else []
         seen |= set(ring)
     return GraphContents(

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 
+from tests.support.graphs import neighbourhood_of
 from worker.errors import GraphConflict
 from worker.graph.diff import applied
 from worker.graph.model import GraphChange, GraphContents, GraphHead, NodeRef
+from worker.stores.graph_rows import size_bytes
 
 EMPTY = GraphContents(nodes=(), edges=())
 
@@ -24,16 +27,21 @@ class MemoryGraphStore:
         return graph[0] if graph else None
 
     async def load(self, project_id: str) -> tuple[GraphHead, GraphContents] | None:
+        await asyncio.sleep(0)  # others get their turn, as they do with every store
         return self._graphs.get(project_id)
 
     async def size_bytes(self, project_id: str) -> int:
         graph = self._graphs.get(project_id)
-        return sum(len(node.text) for node in graph[1].nodes) if graph else 0
+        return sum(map(size_bytes, graph[1].nodes)) if graph else 0
 
     async def neighbourhood(
         self, project_id: str, roots: Sequence[NodeRef], *, max_hops: int, max_nodes: int
     ) -> tuple[GraphHead, GraphContents] | None:
-        raise NotImplementedError
+        graph = self._graphs.get(project_id)
+        if graph is None:
+            return None
+        head, contents = graph
+        return head, neighbourhood_of(contents, roots, max_hops=max_hops, max_nodes=max_nodes)
 
     async def load_facts(self, project_id: str) -> Mapping[str, bytes]:
         return dict(self.facts.get(project_id, {}))
@@ -47,6 +55,9 @@ class MemoryGraphStore:
             raise GraphConflict(
                 project_id=project_id, expected_version=expected_version, found_version=version
             )
+        for node in change.upserted:
+            # Refuses what no store holds.
+            f"{node.id}{node.name}{node.path}{node.signature}{node.text}".encode()
         new = GraphHead(graph_version=version + 1, snapshot_id=snapshot_id)
         self._graphs[project_id] = new, applied(contents, change)
         facts = self.facts.setdefault(project_id, {})
