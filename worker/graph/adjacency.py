@@ -16,6 +16,8 @@ from worker.graph.model import Edge, NodeRef
 GUESS_WEIGHT: Final = 0.4
 """What an edge counts that is one of several readings, before it is shared among them."""
 
+_MANY: Final = 64
+
 RELATION_NUMBERS: Final[Mapping[Relation, int]] = {relation: n for n, relation in enumerate(RELATIONS)}
 BACKWARD: Final = len(RELATIONS)
 """Added to a relation's number where the edge is walked against its direction."""
@@ -50,9 +52,33 @@ class Adjacency:
         lengths = self.starts[nodes + 1] - starts
         return gather_ranges(starts, lengths), lengths
 
+    def half_edges(
+        self, nodes: NDArray[np.int64]
+    ) -> tuple[NDArray[np.int32], NDArray[np.int8], NDArray[np.float32], NDArray[np.int64]]:
+        """Targets, kinds and weights of the nodes' half-edges, node by node, and how many each node has."""
+        starts = self.starts[nodes].astype(np.int64)
+        lengths = self.starts[nodes + 1] - starts
+        if int(lengths.sum()) <= _MANY * len(nodes):
+            places = gather_ranges(starts, lengths)
+            return self.targets[places], self.kinds[places], self.weights[places], lengths
+        # Few nodes with many neighbours: whole runs are copied ten times as fast as single places.
+        runs = [slice(start, start + n) for start, n in zip(starts.tolist(), lengths.tolist(), strict=True)]
+        return (
+            np.concatenate([self.targets[run] for run in runs]),
+            np.concatenate([self.kinds[run] for run in runs]),
+            np.concatenate([self.weights[run] for run in runs]),
+            lengths,
+        )
+
     def of(self, node: int, kinds: Collection[int]) -> list[int]:
         """The nodes at the other ends of the node's half-edges of those kinds, ordered by kind and node."""
         start, end = self.starts[node], self.starts[node + 1]
+        if end - start > _MANY:
+            # Ordered by kind, so those of one kind stand together.
+            run, wanted = self.kinds[start:end], np.array(sorted(kinds), dtype=np.int8)
+            firsts, lasts = run.searchsorted(wanted), run.searchsorted(wanted, side="right")
+            runs = zip(firsts.tolist(), lasts.tolist(), strict=True)
+            return [n for a, b in runs for n in self.targets[start + a : start + b].tolist()]
         near = zip(self.kinds[start:end].tolist(), self.targets[start:end].tolist(), strict=True)
         return [target for kind, target in near if kind in kinds]
 

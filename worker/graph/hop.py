@@ -44,13 +44,14 @@ def rank_by_hops(
     documents = snapshot.documents
     recency = snapshot.history.recency
     newest = max(1, int(recency.max(initial=0)))
-    doubts = np.array([penalties.get(number, 0.0) for number in numbers.tolist()], dtype=np.float64)
+    doubts = np.zeros(len(snapshot.nodes))
+    doubts[list(penalties)] = list(penalties.values())
     scores = np.round(
         -HOP_WEIGHT * reached.hops[is_document]
         + TRACE_WEIGHT * np.minimum(documents.trace_degrees[places], MAX_TRACES) / MAX_TRACES
         + TESTED_WEIGHT * documents.is_tested[places]
         + RECENCY_WEIGHT * recency[documents.files[places]] / newest
-        - AMBIGUITY_WEIGHT * doubts,
+        - AMBIGUITY_WEIGHT * doubts[numbers],
         6,
     )
     order = np.lexsort((documents.tie_ranks[places], -scores))

@@ -1,8 +1,8 @@
 """Writes a selection as a pack file, exactly as `worker.graph.pack_file` reads it, within an exact budget.
 
-The budget is that of the whole text, front matter and provenance lines included. It is counted part by part,
-and once more on the joined text; should an encoding merge tokens where two sections meet, so that the whole
-counts more than its parts, sections give way from the end.
+The budget is that of the whole text, front matter and provenance lines included. It is counted part by part:
+the packaged encodings split where two parts meet, so the sum is what the joined text has. Under any other
+counter the joined text is counted too; should it have more than its parts, sections give way from the end.
 """
 
 from __future__ import annotations
@@ -62,12 +62,13 @@ def write_pack(selection: Selection, snapshot: Snapshot, head: PackHead, *, size
     """
     if selection.reason is not None:
         return write_empty_pack(head, reason=selection.reason, sizes=sizes, selection=selection)
-    front_tokens = sizes.counter.count(_front_matter(head, selection, spent_tokens=head.budget_tokens))
-    room = max(0, head.budget_tokens - front_tokens)
+    front = _FrontMatter.of(head, selection)
+    room = max(0, head.budget_tokens - sizes.counter.count(front.text(head.budget_tokens)))
     packed = pack(selection, snapshot, SectionLines(sizes), budget_tokens=room, sizes=sizes)
     bodies, lists = list(packed.bodies), lists_text(packed)
     while True:
-        text, spent = _spent(head, selection, _join(bodies, lists), sizes)
+        body_tokens = _body_tokens(bodies, lists, sizes)
+        text, spent = _spent(front, _join(bodies, lists), head.budget_tokens, sizes, body_tokens=body_tokens)
         if spent <= head.budget_tokens or not (bodies or lists):
             return WrittenPack(text=text, spent_tokens=spent, packed=packed)
         if lists:
@@ -80,8 +81,10 @@ def write_empty_pack(
     head: PackHead, *, reason: EmptyReason, sizes: TextSizes, selection: Selection | None = None
 ) -> WrittenPack:
     """A pack without sections that says why it has none. The sentence is left out where it does not fit."""
+    front = _FrontMatter.of(head, selection, reason=reason)
     for body in (f"{_REASONS[reason]}\n", ""):
-        text, spent = _spent(head, selection, body, sizes, reason=reason)
+        body_tokens = sizes.counter.count(body)
+        text, spent = _spent(front, body, head.budget_tokens, sizes, body_tokens=body_tokens)
         if spent <= head.budget_tokens:
             break
     return WrittenPack(text=text, spent_tokens=spent, packed=None)
@@ -112,7 +115,7 @@ class SectionLines:
         for _ in range(_FIXED_POINT_ROUNDS):
             # The number stands in the text that it counts.
             figures = f" | template: {template} | rank: {rank} | score: {score:.6f} | tokens: {tokens} -->\n"
-            self._figures_tokens = self._sizes.counter.count(figures)
+            self._figures_tokens = self._sizes.of_figures(figures)
             if fixed_tokens + self._figures_tokens == tokens:
                 break
             tokens = fixed_tokens + self._figures_tokens
@@ -131,27 +134,32 @@ def _join(bodies: list[PackedNode], lists: str) -> str:
     return _SEPARATOR.join(parts) + "\n" if parts else ""
 
 
+def _body_tokens(bodies: list[PackedNode], lists: str, sizes: TextSizes) -> int:
+    """Tokens of what `_join` gives back."""
+    if not sizes.adds_up or not (bodies or lists):
+        return sizes.counter.count(_join(bodies, lists))
+    # A section ends with a fence and a blank line and begins with a "#", so encodings split between them.
+    last = lists or bodies[-1].text
+    before = bodies if lists else bodies[:-1]
+    return sum(item.tokens for item in before) + sizes.counter.count(f"{last}\n")
+
+
 def _spent(
-    head: PackHead,
-    selection: Selection | None,
-    body: str,
-    sizes: TextSizes,
-    *,
-    reason: EmptyReason | None = None,
+    front: _FrontMatter, body: str, budget_tokens: int, sizes: TextSizes, *, body_tokens: int
 ) -> tuple[str, int]:
     """The whole text, whose front matter says what the whole text costs; and that number."""
-    # Encodings split between the front matter and what follows, so this is nearly always right at once.
-    spent = head.budget_tokens
-    body_tokens = sizes.counter.count(body)
+    spent = budget_tokens
     for _ in range(_FIXED_POINT_ROUNDS):
-        front = _front_matter(head, selection, spent_tokens=spent, reason=reason)
-        counted = sizes.counter.count(front) + body_tokens
+        # Encodings split between the front matter and what follows, which begins with a "#" or a letter.
+        counted = sizes.counter.count(front.text(spent)) + body_tokens
         if counted == spent:
             break
         spent = counted
-    text = ""
+    text = front.text(spent) + body
+    if sizes.adds_up:
+        return text, spent
     for _ in range(_FIXED_POINT_ROUNDS):
-        text = _front_matter(head, selection, spent_tokens=spent, reason=reason) + body
+        text = front.text(spent) + body
         counted = sizes.counter.count(text)
         if counted == spent:
             break
@@ -159,37 +167,50 @@ def _spent(
     return text, spent
 
 
-def _front_matter(
-    head: PackHead, selection: Selection | None, *, spent_tokens: int, reason: EmptyReason | None = None
-) -> str:
-    fields: dict[str, object] = {"pack_version": PACK_VERSION, "project": head.project_id}
-    if selection is not None:
-        fields |= {
-            "frame": {
-                "task_type": selection.template.name,
-                "requester": head.requester,
-                "text": selection.links.text_digest,
-                "entities": _mentions(selection),
-            },
-            "snapshot": selection.snapshot_id,
-            "ranking": selection.ranking,
-            "relevance": selection.relevance,
-        }
-    else:
-        fields["frame"] = {"requester": head.requester}
-    fields |= {"encoding": head.encoding, "budget": head.budget_tokens, "spent": spent_tokens}
-    if reason is not None:
-        fields["reason"] = reason
-    dump = cast("Any", yaml.dump)  # pyright: ignore[reportUnknownMemberType]  # PyYAML has no types
-    written = dump(
-        fields,
-        Dumper=yaml.CSafeDumper,
-        sort_keys=False,
-        allow_unicode=True,
-        width=10_000,
-        default_flow_style=None,
-    )
-    return f"---\n{written}---\n"
+@dataclass(frozen=True, slots=True)
+class _FrontMatter:
+    """The head of a pack file, around the number that says what the whole file costs."""
+
+    before: str
+    after: str
+
+    def text(self, spent_tokens: int) -> str:
+        return f"{self.before}\nspent: {spent_tokens}\n{self.after}"
+
+    @classmethod
+    def of(
+        cls, head: PackHead, selection: Selection | None, *, reason: EmptyReason | None = None
+    ) -> _FrontMatter:
+        fields: dict[str, object] = {"pack_version": PACK_VERSION, "project": head.project_id}
+        if selection is not None:
+            fields |= {
+                "frame": {
+                    "task_type": selection.template.name,
+                    "requester": head.requester,
+                    "text": selection.links.text_digest,
+                    "entities": _mentions(selection),
+                },
+                "snapshot": selection.snapshot_id,
+                "ranking": selection.ranking,
+                "relevance": selection.relevance,
+            }
+        else:
+            fields["frame"] = {"requester": head.requester}
+        fields |= {"encoding": head.encoding, "budget": head.budget_tokens, "spent": 0}
+        if reason is not None:
+            fields["reason"] = reason
+        dump = cast("Any", yaml.dump)  # pyright: ignore[reportUnknownMemberType]  # PyYAML has no types
+        written: str = dump(
+            fields,
+            Dumper=yaml.CSafeDumper,
+            sort_keys=False,
+            allow_unicode=True,
+            width=10_000,
+            default_flow_style=None,
+        )
+        # The last one: whatever a value above holds, below it there is at most the reason.
+        before, _, after = f"---\n{written}---\n".rpartition("\nspent: 0\n")
+        return cls(before, after)
 
 
 def _mentions(selection: Selection) -> list[str]:

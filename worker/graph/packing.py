@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
+from worker.budget.vocabulary import PACKAGED
 from worker.graph.model import Node
 from worker.graph.rendering import deepest_text, fenced, one_line, short_name
 from worker.graph.selection import Selection
@@ -32,6 +33,7 @@ _LEAST_SECTION_TOKENS: Final = 48
 _LEAST_NAME_TOKENS: Final = 3
 _MAX_LISTED: Final = 3
 _MAX_LINE_CHARS: Final = 100
+_ZEROS: Final = str.maketrans("123456789", "000000000")
 _WHOLE_CHARS: Final = 16_384
 """A body up to this long is counted whole even where it does not fit, to be known the next time."""
 
@@ -93,12 +95,16 @@ class SectionWriter(Protocol):
 class TextSizes:
     """Tokens of what comes again with every request, for one snapshot and encoding.
 
-    A memo of a pure function: what is remembered changes no result. Holds a few integers a node.
+    A memo of a pure function: what is remembered changes no result. Holds a name and a few integers a node.
     """
 
     def __init__(self, counter: TokenCounter) -> None:
         """Count with `counter`."""
         self.counter = counter
+        self._groups_digits = counter.name in PACKAGED
+        self.adds_up = counter.exact and self._groups_digits
+        """Whether texts cut before a line that begins with no blank or slash have the tokens of the whole."""
+        self._names: dict[int, tuple[str, int] | None] = {}
         self._bodies: dict[tuple[int, bool], int] = {}
         self._texts: dict[str, int] = {}
 
@@ -127,6 +133,23 @@ class TextSizes:
         if known is None:
             known = self._texts[text] = self.counter.count(text)
         return known
+
+    def of_figures(self, text: str) -> int:
+        """Tokens of a short text that differs from others of its kind in ASCII digits alone."""
+        # The packaged encodings split numbers into groups of up to three digits, each of them one token.
+        return self.of(text.translate(_ZEROS)) if self._groups_digits else self.counter.count(text)
+
+    def name(self, number: int, node: Node) -> tuple[str, int] | None:
+        """A node's name and its tokens in a list of names, or None where a list cannot hold it."""
+        if number not in self._names:
+            named = None
+            if node.label != "Module" and node.path and node.path.isprintable():
+                name = short_name(node)
+                tokens = self.counter.count(f", {name}")
+                if tokens <= MAX_NAME_TOKENS + 1:
+                    named = (name, tokens)
+            self._names[number] = named
+        return self._names[number]
 
 
 def pack(
@@ -234,12 +257,10 @@ def _names(snapshot: Snapshot, rest: Iterable[int], room: _Room, sizes: TextSize
         return ()
     for _, number in zip(range(MAX_NAMES), rest, strict=False):
         node = snapshot.nodes[number]
-        if node.label == "Module" or not (node.path and node.path.isprintable()):
+        named = sizes.name(number, node)
+        if named is None:
             continue
-        name = short_name(node)
-        tokens = sizes.of(f", {name}")
-        if tokens > MAX_NAME_TOKENS + 1:
-            continue
+        name, tokens = named
         if node.path not in by_path:
             # One more than the parts have: the line's end may merge with what stands before it.
             tokens += sizes.of(f"{node.path}: \n") + 1

@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from worker.graph.adjacency import kind
+from worker.graph.adjacency import Adjacency, kind
 from worker.graph.lexical import rarest, score
 from worker.graph.links import RequestLinks
 from worker.graph.snapshot import Snapshot
@@ -127,7 +127,8 @@ def best_neighbours(snapshot: Snapshot, evidence: Floats) -> Floats:
     found = np.zeros(calls.node_count)
     filled = np.flatnonzero(np.diff(calls.starts))
     if len(filled):
-        reached = by_node[calls.targets] * calls.weights
+        reached = by_node.take(calls.targets)
+        reached *= calls.weights
         found[filled] = np.maximum.reduceat(reached, calls.starts[filled])
     return found[snapshot.documents.nodes]
 
@@ -150,26 +151,63 @@ def page_rank(snapshot: Snapshot, restart: Floats, edge_weights: Mapping[int, fl
     Mass is pushed along half-edges in step, and dropped where less than a ten-thousandth is left, so the
     cost is that of the neighbourhood which the mass reaches, not of the graph. Cycles end: mass shrinks.
     """
-    edges = snapshot.edges
     by_kind = np.zeros(128)
     for number, weight in edge_weights.items():
         by_kind[number] = weight
     ranks = np.zeros(len(restart))
+    reached = _Reached(snapshot.edges, by_kind)
     active = np.flatnonzero(restart)
     mass = restart[active]
     for _ in range(STEPS):
         ranks[active] += RESTART * mass
-        places, lengths = edges.places(active)
-        weights = edges.weights[places] * by_kind[edges.kinds[places]]
-        owners = np.repeat(np.arange(len(active)), lengths)
-        sums = np.bincount(owners, weights=weights, minlength=len(active))
-        shares = (1.0 - RESTART) * mass / np.where(sums > 0, sums, 1.0)
-        pushed = np.bincount(edges.targets[places], weights=weights * shares[owners], minlength=len(restart))
+        pushed = reached.push(active, (1.0 - RESTART) * mass)
         active = np.flatnonzero(pushed > _NEGLIGIBLE)
         mass = pushed[active]
         if not len(active):
             break
     return ranks
+
+
+class _Reached:
+    """The half-edges of the nodes that mass has stood on, each looked up once, in order of first arrival.
+
+    Nodes with very many neighbours keep their mass for several steps, and looking their half-edges up takes
+    several times as long as pushing along them.
+    """
+
+    def __init__(self, edges: Adjacency, by_kind: Floats) -> None:
+        self._edges = edges
+        self._by_kind = by_kind
+        self._places = np.full(edges.node_count, -1, dtype=np.int64)
+        self._degrees = np.zeros(0, dtype=np.int64)
+        self._sums = np.zeros(0)
+        self._targets = np.zeros(0, dtype=np.intp)
+        self._weights = np.zeros(0)
+
+    def push(self, nodes: NDArray[np.int64], mass: Floats) -> Floats:
+        """What arrives at each node when the mass of `nodes` is shared out by weight: `(n_nodes,)`."""
+        self._add(nodes[self._places[nodes] < 0])
+        places = self._places[nodes]
+        shares = np.zeros(len(self._sums))
+        shares[places] = mass / self._sums[places]
+        weights = np.repeat(shares, self._degrees)
+        weights *= self._weights
+        pushed = np.bincount(self._targets, weights=weights, minlength=self._edges.node_count)
+        return pushed.astype(np.float64, copy=False)
+
+    def _add(self, nodes: NDArray[np.int64]) -> None:
+        if not len(nodes):
+            return
+        self._places[nodes] = np.arange(len(self._sums), len(self._sums) + len(nodes))
+        targets, kinds, shares, degrees = self._edges.half_edges(nodes)
+        weights = self._by_kind.take(kinds)
+        weights *= shares
+        owners = np.repeat(np.arange(len(nodes)), degrees)
+        sums = np.bincount(owners, weights=weights, minlength=len(nodes))
+        self._degrees = np.concatenate([self._degrees, degrees])
+        self._sums = np.concatenate([self._sums, np.where(sums > 0, sums, 1.0)])
+        self._targets = np.concatenate([self._targets, targets.astype(np.intp)])
+        self._weights = np.concatenate([self._weights, weights])
 
 
 def top(scores: Floats, count: int, tie_ranks: NDArray[np.int32]) -> NDArray[np.int64]:

@@ -221,6 +221,58 @@ def test_recent_changes_and_similar_patterns_are_listed() -> None:
     assert "## Recent changes\n- dddddddddd Keep two\n" in packed("DiskStore fails", 900, snapshot).text
 
 
+HOSTILE_TEXT = st.text(
+    st.sampled_from(" \t\n\r\x85\xa0\u2028\u3000/#-`|'s1234\u0661aZé\u0301😀<>"), max_size=30
+)
+
+
+@settings(max_examples=80)
+@given(
+    st.lists(st.tuples(HOSTILE_TEXT, HOSTILE_TEXT, HOSTILE_TEXT), min_size=1, max_size=4),
+    st.sampled_from(["o200k_base", "cl100k_base", "bytes"]),
+    st.sampled_from(["1", "1.1"]),
+    st.integers(LEAST_TOKENS, 1_200),
+    HOSTILE_TEXT,
+)
+def test_what_is_said_to_be_spent_is_what_the_whole_text_has(
+    parts: list[tuple[str, str, str]], encoding: str, factor: str, budget_tokens: int, project_id: str
+) -> None:
+    counter = counter_for(encoding, safety_factor=factor)
+    nodes = {
+        node.ref: node
+        for name, text, path in parts
+        for node in (Node(label="Function", id=f"{path}::{name}", name=name, path=path, text=text),)
+    }
+    anchor = function("a.py", "anchor")
+    edges = [edge(anchor, "CALLS", node) for node in nodes.values() if node.ref != anchor.ref]
+    snapshot = snapshot_of([*nodes.values(), anchor], edges)
+    about = PackHead(
+        project_id=f"{project_id}\nspent: 0\n",
+        requester="volk",
+        encoding=encoding,
+        budget_tokens=budget_tokens * (4 if encoding == "bytes" else 1),
+    )
+    pack = write_pack(selection_for("anchor()", snapshot), snapshot, about, sizes=TextSizes(counter))
+    assert pack.spent_tokens == counter.count(pack.text)
+    assert f"\nspent: {pack.spent_tokens}\n---\n" in pack.text
+
+
+@settings(max_examples=50)
+@given(
+    st.integers(0, 10**6),
+    st.floats(-99, 99),
+    st.integers(0, 10**7),
+    st.sampled_from(["o200k_base", "cl100k_base", "bytes"]),
+)
+def test_figures_are_counted_by_their_length(rank: int, score: float, tokens: int, encoding: str) -> None:
+    sizes = TextSizes(counter_for(encoding))
+    line = f" | template: DEBUG.tests | rank: {rank} | score: {score:.6f} | tokens: {tokens} -->\n"
+    assert sizes.of_figures(line.translate(str.maketrans("0123456789", "9876543210"))) == sizes.of_figures(
+        line
+    )
+    assert sizes.of_figures(line) == counter_for(encoding).count(line)
+
+
 @settings(max_examples=30)
 @given(st.text(max_size=40), st.text(max_size=120), st.text(max_size=20))
 def test_any_node_can_be_packed(name: str, text: str, path: str) -> None:
