@@ -105,6 +105,8 @@ def score(postings: Postings, terms: Iterable[tuple[int, float]], *, document_co
     scores = np.zeros(document_count)
     for term, weight in terms:
         documents, gains = postings.of(term)
+        if not len(documents):
+            continue
         # A document stands once in a term's postings; `add.at` is three times as fast as `+=` all the same.
         np.add.at(scores, documents.astype(np.intp), gains * (weight * postings.idf[term]))
     return scores
