@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, get_args
 
 from pydantic import Field
 
@@ -35,6 +35,11 @@ NOT_IN_DIGEST: Final = frozenset({"request_id", "deadline_ms", "layer_timeouts_m
 """What may differ between two requests that mean the same."""
 
 
+RequestedEncoding = Literal["o200k_base", "cl100k_base", "bytes"]
+REQUESTED_ENCODINGS: Final[tuple[RequestedEncoding, ...]] = get_args(RequestedEncoding)
+"""What a request may name; `file:` tokenizers are for settings alone."""
+
+
 class BudgetRequest(RequestModel):
     """The window and its shares; layers not named share the rest in proportion to the defaults."""
 
@@ -63,7 +68,7 @@ class AssemblyRequest(RequestModel):
     task_type: TaskType | None = None
     system_prompt: str = ""
     model: Name | None = None
-    encoding: Literal["o200k_base", "cl100k_base", "bytes"] | None = None
+    encoding: RequestedEncoding | None = None
     budget: BudgetRequest | None = None
     deadline_ms: PositiveInt = 2_000
     layer_timeouts_ms: dict[str, PositiveInt] = Field(default_factory=dict)

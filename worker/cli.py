@@ -19,6 +19,7 @@ from typing import Annotated, Any, TypeVar
 import typer
 from rich.console import Console
 
+from schemas.codes import RejectionCode
 from schemas.times import parse_time
 from worker import cli_evaluate, cli_graph
 from worker.errors import Rejected, Unavailable, WorkerError
@@ -134,7 +135,7 @@ def assemble(
     """
     from worker.wiring import assemble_once  # noqa: PLC0415  # as above
 
-    body = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
+    body = _read(file)
     try:
         bundle = asyncio.run(assemble_once(load_settings(), body, as_of=_instant(as_of), say=_say))
     except Rejected as error:
@@ -152,7 +153,7 @@ def assemble(
 def send(
     file: Annotated[str, typer.Argument(help="A request as JSON, or - for standard input.")],
     timeout_seconds: Annotated[
-        float, typer.Option("--timeout", help="How long to wait for the reply.")
+        float, typer.Option("--timeout", help="How many seconds to wait for the reply.", min=0.1)
     ] = 30.0,
 ) -> None:
     """Publish one request as it is and print the reply as JSON: the exchange of an orchestrator.
@@ -164,7 +165,7 @@ def send(
     """
     from worker.wiring_kafka import send_once  # noqa: PLC0415  # as above
 
-    body = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
+    body = _read(file)
     reply = asyncio.run(send_once(load_settings(), body, timeout_seconds=timeout_seconds))
     sys.stdout.buffer.write(reply + b"\n")
     if json.loads(reply).get("kind") == "rejection":
@@ -213,7 +214,7 @@ def usage_report(
         Console(highlight=False).print(render_report(totals))
 
 
-Code = Annotated[str | None, typer.Option(help="Only this rejection code.")]
+Code = Annotated[RejectionCode | None, typer.Option(help="Only this rejection code.")]
 Project = Annotated[str | None, typer.Option(help="Only this project.")]
 Since = Annotated[str | None, typer.Option(help="Only records not older than this instant, RFC 3339.")]
 
@@ -230,7 +231,7 @@ def dead_letters_list(
     from worker.kafka.dead_letters import Selection, list_dead_letters  # noqa: PLC0415  # as above
     from worker.wiring_kafka import dead_letter_topic  # noqa: PLC0415  # as above
 
-    selection = Selection(code=code, project_id=project, since=_instant(since))
+    selection = Selection(code=code, project_id=project, since=_instant(since, option="--since"))
     letters = asyncio.run(_reaching(list_dead_letters(dead_letter_topic(load_settings()), selection)))
     if as_json:
         sys.stdout.write(json.dumps([as_row(letter) for letter in letters], indent=2) + "\n")
@@ -278,7 +279,9 @@ def dead_letters_redrive(
     from worker.wiring_kafka import dead_letter_topic, redrivable_topics  # noqa: PLC0415  # as above
 
     settings = load_settings()
-    selection = Selection(code=code, project_id=project, since=_instant(since), ids=frozenset(ids or ()))
+    selection = Selection(
+        code=code, project_id=project, since=_instant(since, option="--since"), ids=frozenset(ids or ())
+    )
     if not dry_run and not yes:
         typer.confirm("Publish the selected records again?", abort=True, err=True)
     done = asyncio.run(
@@ -325,14 +328,21 @@ def schema_export(
         raise typer.Exit(1)
 
 
-def _instant(text: str | None) -> datetime | None:
+def _instant(text: str | None, *, option: str = "--as-of") -> datetime | None:
     if text is None:
         return None
     try:
         instant, _ = parse_time(text)
     except ValueError as error:
-        fail(f"--as-of {text!r}: {error}")
+        fail(f"{option} {text!r}: {error}")
     return instant
+
+
+def _read(file: str) -> bytes:
+    try:
+        return sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
+    except OSError as error:
+        fail(f"cannot read {file}: {error.strerror}")
 
 
 def _say(line: str) -> None:

@@ -52,11 +52,11 @@ def index(
 
     Example: `context-worker index . --project shop`
     """
-    from worker.graph_commands import follow_tree, index_tree  # noqa: PLC0415  # stores and parsers load only here
-
     if not path.is_dir():
         fail(f"{path} is not a folder")
     _check_project(project)
+    from worker.graph_commands import follow_tree, index_tree  # noqa: PLC0415  # stores and parsers load only here
+
     if watch:
         talk.print(f"following {path}; interrupt to end", markup=False)
         asyncio.run(follow_tree(load_settings(), path, project, _say_change))
@@ -173,12 +173,12 @@ def pack(
 
     Example: `context-worker pack DEBUG "retry loop ignores the deadline" --project shop --budget 4000`
     """
-    from worker.graph_commands import PackOrder, order_pack  # noqa: PLC0415  # as above
-
     task_type = task.upper()
     if task_type not in get_args(TaskType):
         fail(f"unknown task {task!r}; known: {', '.join(get_args(TaskType))}")
     _check_project(project)
+    from worker.graph_commands import PackOrder, order_pack  # noqa: PLC0415  # as above
+
     order = PackOrder(
         project_id=project,
         task_type=cast("TaskType", task_type),

@@ -56,7 +56,7 @@ def letter_table(letters: Sequence[DeadLetter]) -> Table:
             str(len(letter.value)),
             letter.message[:_MESSAGE_CHARS],
         )
-    table.caption = f"{len(letters)} dead letters"
+    table.caption = f"{len(letters)} dead letter{'' if len(letters) == 1 else 's'}"
     return table
 
 

@@ -258,6 +258,9 @@ def _request(subject: str, volk: str, message: str, **more: Any) -> dict[str, An
         "subject": subject,
         "user_message": message,
         "system_prompt": f"You are {volk}, one agent of a team. Cite what you use.",
+        # A demonstration should show what there is, on a busy machine too.
+        "deadline_ms": 6_000,
+        "layer_timeouts_ms": {"graph": 4_000, "semantic": 4_000, "task": 5_000},
         **more,
     }
 

@@ -45,6 +45,8 @@ async def diagnose(settings: Settings) -> list[Finding]:
         _tokenizers,
         _broker,
         _outcome_store,
+        _graph_store,
+        _relevance,
         _source_roots,
         _usage_log,
         _drills,
@@ -147,6 +149,48 @@ async def _outcome_store(settings: Settings) -> list[Finding]:
     finally:
         await store.close()
     return [Finding(name="outcome store", is_ok=True, found=f"{outcomes.store} at {where}")]
+
+
+async def _graph_store(settings: Settings) -> list[Finding]:
+    from worker.wiring_graph import build_graph_store  # noqa: PLC0415  # as above
+
+    graph = settings.graph
+    where = str(graph.sqlite_path) if graph.store == "sqlite" else mask_url(str(graph.neo4j_url))
+    store = build_graph_store(settings)
+    try:
+        await store.check()
+    except StoreUnavailable as error:
+        mend = (
+            f"make {graph.sqlite_path.parent} writable, or set WORKER_GRAPH__SQLITE_PATH"
+            if graph.store == "sqlite"
+            else "start Neo4j, or correct WORKER_GRAPH__NEO4J_URL, user and password"
+        )
+        return [Finding(name="graph store", is_ok=False, found=str(error), mend=mend)]
+    finally:
+        await store.close()
+    return [Finding(name="graph store", is_ok=True, found=f"{graph.store} at {where}")]
+
+
+async def _relevance(settings: Settings) -> list[Finding]:
+    """Needed only where the settings switch the rules on; a request may ask for them all the same."""
+    from worker.wiring_graph import build_relevance  # noqa: PLC0415  # as above
+
+    engine = build_relevance(settings)
+    try:
+        await engine.check()
+    except Unavailable as error:
+        is_needed = settings.graph.relevance == "prolog"
+        return [
+            Finding(
+                name="relevance rules",
+                is_ok=not is_needed,
+                found=f"{error}{'' if is_needed else ', which nothing here needs'}",
+                mend="install swi-prolog-nox, or set WORKER_GRAPH__PROLOG" if is_needed else "",
+            )
+        ]
+    finally:
+        await engine.close()
+    return [Finding(name="relevance rules", is_ok=True, found=f"{settings.graph.prolog} answers")]
 
 
 async def _source_roots(settings: Settings) -> list[Finding]:

@@ -19,7 +19,6 @@ from worker.errors import Unavailable
 Record = ConsumerRecord[bytes, bytes]
 
 _POLL_MS: Final = 500
-_FETCH_WAIT_MS: Final = 20
 
 
 class Consumer(Protocol):
@@ -72,8 +71,9 @@ async def started_producer(options: Mapping[str, Any]) -> AsyncGenerator[Produce
             **options,
         ),
     )
-    await producer.start()
     try:
+        # Inside: one that could not start has connections to close as well.
+        await producer.start()
         yield producer
     finally:
         await producer.stop()

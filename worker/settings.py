@@ -83,7 +83,7 @@ class Kafka(_Group):
     )
     reply_topics: tuple[str, ...] = Field(
         default=(),
-        description="Topics that a `reply_to` header may name, besides the bundles topic. The worker does not "
+        description="Topics that a `reply_to` header may name beside the bundles topic. The worker does not "
         "create them; a reply to one that is missing goes to the bundles topic.",
     )
     idempotent_producer: bool = Field(

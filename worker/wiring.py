@@ -6,6 +6,7 @@ settings; the commands get them from here.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from contextlib import aclosing
 from datetime import UTC, datetime
@@ -16,6 +17,7 @@ from pydantic import ValidationError
 
 from schemas.bundle import ContextBundle
 from schemas.codes import PartName
+from schemas.request import REQUESTED_ENCODINGS
 from schemas.wire import format_time
 from worker.assembly import Assembler
 from worker.budget.layers import ContextBudget
@@ -195,6 +197,8 @@ async def assemble_once(
     instant = decoded.request.as_of or as_of
     chosen = instant or utc_now()
     telemetry = Telemetry()
+    # Not on the request's time: reading a vocabulary can take longer than its deadline.
+    await asyncio.to_thread(load_counters, settings)
     async with aclosing(build_graph(settings, telemetry)) as graph:
         assembler = build_assembler(settings, telemetry, graph.reader)
         assembled = await assembler.assemble(decoded.request, as_of=chosen, notes=decoded.notes)
@@ -204,7 +208,9 @@ async def assemble_once(
 
 
 def load_counters(settings: Settings) -> None:
-    """Read every tokenizer of the model table. Raises ValueError for one that cannot be read."""
+    """Read every tokenizer that a request may name. Raises ValueError for one that cannot be read."""
+    for encoding in REQUESTED_ENCODINGS:
+        counter_for(encoding, safety_factor="1")
     for row in settings.content.models.values():
         counter_for(row.encoding, safety_factor=str(row.safety_factor))
 

@@ -25,7 +25,7 @@ from worker.stores.sqlite_graph import SqliteGraphStore
 from worker.stores.swipl import SwiPrologRelevance
 from worker.telemetry import Telemetry
 
-_DECIDING_PACKAGES: Final = ("worker.graph", "worker.budget")
+_DECIDING_PACKAGES: Final = ("worker.graph", "worker.budget", "schemas")
 _SOURCE_SUFFIXES: Final = (".py", ".pl")
 
 

@@ -37,7 +37,6 @@ _QUOTED: Final = re.compile(r"[\"'`]([^\"'`\n]+)[\"'`]")
 _COMMENT_MARKS: Final = re.compile(
     r"^[ \t]*(?://[/!]*|/\*[*!]?|\*/?|#+!?)[ \t]?|[ \t]*\*/[ \t]*$", re.MULTILINE
 )
-_OWN_NAMES: Final = ("self.", "this.", "Self::", "self::")
 
 
 def extract_tolerant(

@@ -51,10 +51,18 @@ class Question:
     encoding: str
     policy_digest: str
 
-    def key(self, snapshot_id: str) -> str:
-        """Under which the answer is kept: a digest of all that it depends on."""
+    def key(self, snapshot_id: str, *, of_part: bool = False) -> str:
+        """Under which the answer is kept: a digest of all that it depends on.
+
+        An answer from the part of a graph that lies around the question's own roots is another than one from
+        the whole.
+        """
         fields: dict[str, Any] = {name: getattr(self, name) for name in self.__slots__}
-        fields |= {"snapshot_id": snapshot_id, "text": sha256_hex(self.text.encode("utf-8", "surrogatepass"))}
+        fields |= {
+            "snapshot_id": snapshot_id,
+            "of_part": of_part,
+            "text": sha256_hex(self.text.encode("utf-8", "surrogatepass")),
+        }
         return sha256_hex(canonical_json(fields))
 
     def roots(self) -> tuple[NodeRef, ...]:

@@ -119,6 +119,8 @@ class Snapshot:
     history: History
     size_bytes: int
     """About what it takes in memory, the nodes' texts included."""
+    is_part: bool = False
+    """Whether it holds only what lies around some roots, so that another part numbers other nodes."""
 
     def find(self, ref: NodeRef) -> int | None:
         """The number of a node, or None. O(log n)."""

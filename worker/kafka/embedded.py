@@ -140,7 +140,8 @@ async def _until_it_answers(process: Process, *, port: int, cluster_id: str, log
         if dying.done() or (
             answering.done() and (answering.exception() is not None or answering.result() != cluster_id)
         ):
-            raise _EndedAtOnce(f"the embedded broker did not start on 127.0.0.1:{port}: {_tail(log)}")
+            said = _tail(log) or "something else may have that port"
+            raise _EndedAtOnce(f"the embedded broker did not start on 127.0.0.1:{port}: {said}")
         if not answering.done():
             raise BrokerDidNotStart(
                 f"the embedded broker did not answer on 127.0.0.1:{port} "

@@ -35,7 +35,8 @@ log = structlog.get_logger()
 _WAIT_SHARE: Final = 0.8
 """Of a layer's timeout, what is spent on waiting for a graph version."""
 
-_SIZES_KEPT: Final = 16
+_SIZES_KEPT: Final = 8
+"""Each keeps its snapshot alive, so an old version lives on in here for a while."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +68,7 @@ class GraphReader:
         self._threads = threads
         self._telemetry = telemetry
         self._answering: dict[str, asyncio.Task[Answered]] = {}
-        self._sizes: OrderedDict[tuple[str, TokenCounter], TextSizes] = OrderedDict()
+        self._sizes: OrderedDict[tuple[int, TokenCounter], tuple[Snapshot, TextSizes]] = OrderedDict()
 
     async def answer(
         self, frame: RequestFrame, scope: Scope, *, budget_tokens: int, counter: TokenCounter
@@ -81,7 +82,7 @@ class GraphReader:
         snapshot = await self._snapshot(frame, question)
         if snapshot is None:
             return None
-        key = question.key(snapshot.head.snapshot_id)
+        key = question.key(snapshot.head.snapshot_id, of_part=snapshot.is_part)
         task = self._answering.get(key)
         if task is None:
             task = asyncio.create_task(self._answer(question, snapshot, counter, key))
@@ -165,13 +166,19 @@ class GraphReader:
             log.warning("pack_cache.unavailable", cause=str(error))
 
     def _sizes_for(self, snapshot: Snapshot, counter: TokenCounter) -> TextSizes:
-        """What was counted before for this snapshot and encoding."""
-        key = (snapshot.head.snapshot_id, counter)
-        sizes = self._sizes.pop(key, None) or TextSizes(counter)
-        self._sizes[key] = sizes
+        """What was counted before for this very snapshot and encoding.
+
+        Nodes are known by their numbers, which hold within one snapshot object; of a part, which serves one
+        request, nothing is kept.
+        """
+        if snapshot.is_part:
+            return TextSizes(counter)
+        key = (id(snapshot), counter)
+        kept = self._sizes.pop(key, None) or (snapshot, TextSizes(counter))
+        self._sizes[key] = kept
         while len(self._sizes) > _SIZES_KEPT:
             self._sizes.popitem(last=False)
-        return sizes
+        return kept[1]
 
 
 def _select(question: Question, snapshot: Snapshot) -> Selection:

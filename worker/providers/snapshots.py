@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final
 
 import structlog
@@ -42,7 +43,7 @@ class Snapshots:
         self._threads = threads
         self._max_bytes = max_bytes
         self._held: OrderedDict[str, Snapshot] = OrderedDict()
-        self._loading: dict[tuple[str, int], asyncio.Task[Snapshot | None]] = {}
+        self._loading: dict[tuple[str, GraphHead], asyncio.Task[Snapshot | None]] = {}
         self._asking: dict[str, asyncio.Task[GraphHead | None]] = {}
 
     async def latest(
@@ -61,6 +62,10 @@ class Snapshots:
         if held is not None and held.head == head:
             self._held.move_to_end(project_id)
             return held
+        if held is not None and not _is_later(head, than=held.head):
+            # Versions begin anew after a purge: what is held is of a graph that is no more.
+            self.forget(project_id)
+            held = None
         if await self._store.size_bytes(project_id) > self._max_bytes:
             return await self._part(project_id, roots)
         loading = self._load(project_id, head)
@@ -111,7 +116,7 @@ class Snapshots:
             task.exception()  # whoever waited has raised it; nobody may have
 
     def _load(self, project_id: str, head: GraphHead) -> asyncio.Task[Snapshot | None]:
-        key = (project_id, head.graph_version)
+        key = (project_id, head)
         task = self._loading.get(key)
         if task is None:
             task = asyncio.create_task(self._load_whole(project_id), name=f"load {project_id}")
@@ -119,7 +124,7 @@ class Snapshots:
             task.add_done_callback(lambda done: self._on_loaded(key, done))
         return task
 
-    def _on_loaded(self, key: tuple[str, int], task: asyncio.Task[Snapshot | None]) -> None:
+    def _on_loaded(self, key: tuple[str, GraphHead], task: asyncio.Task[Snapshot | None]) -> None:
         del self._loading[key]
         if not task.cancelled() and (error := task.exception()) is not None:
             log.warning("graph.not_loaded", project_id=key[0], cause=str(error))
@@ -130,13 +135,13 @@ class Snapshots:
             return None
         snapshot = await self._build(loaded)
         held = self._held.get(project_id)
-        if held is None or held.head.graph_version < snapshot.head.graph_version:
+        if held is None or _is_later(snapshot.head, than=held.head):
             self._hold(project_id, snapshot)
         return snapshot
 
     async def _part(self, project_id: str, roots: Sequence[NodeRef]) -> Snapshot | None:
         loaded = await self._store.neighbourhood(project_id, roots, max_hops=MAX_HOPS, max_nodes=MAX_NODES)
-        return None if loaded is None else await self._build(loaded)
+        return None if loaded is None else replace(await self._build(loaded), is_part=True)
 
     async def _build(self, loaded: tuple[GraphHead, GraphContents]) -> Snapshot:
         return await self._threads.run(lambda: build_snapshot(*loaded))
@@ -147,3 +152,7 @@ class Snapshots:
         while len(self._held) > 1 and sum(s.size_bytes for s in self._held.values()) > self._max_bytes:
             evicted, _ = self._held.popitem(last=False)
             log.info("graph.evicted", project_id=evicted)
+
+
+def _is_later(head: GraphHead, *, than: GraphHead) -> bool:
+    return head.graph_version > than.graph_version

@@ -13,7 +13,7 @@ from schemas.codes import PartName, TaskType
 from schemas.request import layer_timeout_ms
 from schemas.session import FailingTest
 from worker.budget.utf8 import well_formed
-from worker.errors import StoreUnavailable, Unavailable
+from worker.errors import Unavailable
 from worker.graph.answers import GraphAnswer, GraphFact
 from worker.ports import LayerBudget, LayerContribution, RequestFrame, Scope
 from worker.providers.contribution import ContributionBuilder, no_content
@@ -56,6 +56,8 @@ class TaskProvider:
         tests = working.failing_tests if working is not None else ()
         has_own = not (context is None and diff is None and not tests)
         if isinstance(facts, Unavailable):
+            if not has_own and isinstance(facts, _Late):
+                return LayerContribution(layer=self.layer, status="failed", reason="timeout")
             if not has_own:
                 raise facts
             layer = await self._build(context, diff, tests, None)
@@ -84,7 +86,7 @@ class TaskProvider:
         finally:
             asking.cancel()
         if not asking.done() or asking.cancelled():
-            return StoreUnavailable("graph", "no answer in time")
+            return _Late("the graph gave no answer in time")
         error = asking.exception()
         if error is not None:
             if isinstance(error, Unavailable):
@@ -96,6 +98,10 @@ class TaskProvider:
         heading, pick = _FACTS[frame.task_type]
         found = pick(answered.answer)
         return FactsSection(heading, found) if found else None
+
+
+class _Late(Unavailable):
+    """The graph may be there, and was too slow for this layer."""
 
 
 @dataclass(frozen=True, slots=True)
