@@ -115,6 +115,13 @@ def reply_outcome(
     )
 
 
+def bundle_chars(bundle: ContextBundle) -> int:
+    """About how many characters the bundle's texts have; what writing it down costs grows with them."""
+    chars = sum(len(message.content) for message in bundle.messages or ())
+    chars += sum(map(len, (bundle.parts or {}).values())) + len(bundle.graph_context or "")
+    return chars + (chars if bundle.payload is not None else 0)
+
+
 def bundle_outcome(
     bundle: ContextBundle,
     usage: UsageEvent,

@@ -18,6 +18,13 @@ from schemas.codes import TaskType
 class _Group(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
+    def refuse_idle(self, group: str, *fields: str, unless: str) -> None:
+        """Raise ValueError where one of the fields was set although it has no effect."""
+        idle = sorted(self.model_fields_set.intersection(fields))
+        if idle:
+            msg = f"{group}.{idle[0]} has no effect without {unless}; remove it"
+            raise ValueError(msg)
+
 
 class ModelRow(_Group):
     """One model: its window and how its tokens are counted."""
@@ -131,6 +138,8 @@ class Kafka(_Group):
         elif self.sasl_username is not None or has_password:
             msg = f"kafka.sasl_* has no effect with security_protocol {self.security_protocol}; remove it"
             raise ValueError(msg)
+        if not self.security_protocol.startswith("SASL"):
+            self.refuse_idle("kafka", "sasl_mechanism", unless="a SASL security_protocol")
         if self.ssl_ca_file is not None and "SSL" not in self.security_protocol:
             msg = (
                 f"kafka.ssl_ca_file has no effect with security_protocol {self.security_protocol}; remove it"
@@ -169,6 +178,12 @@ class Outcomes(_Group):
         if self.store == "sqlite" and has_redis:
             msg = "outcomes.redis_* has no effect with outcomes.store sqlite; set outcomes.store=redis"
             raise ValueError(msg)
+        if self.store == "redis":
+            self.refuse_idle("outcomes", "sqlite_path", unless="outcomes.store=sqlite")
+        else:
+            self.refuse_idle("outcomes", "key_prefix", unless="outcomes.store=redis")
+        if self.redis_password is not None and self.redis_password_file is not None:
+            raise ValueError("outcomes.redis_password and redis_password_file exclude each other")
         if self.forget_seconds < self.keep_seconds:
             msg = "outcomes.forget_seconds must not be below keep_seconds"
             raise ValueError(msg)
@@ -275,6 +290,16 @@ class Graph(_Group):
         if self.store == "sqlite" and has_neo4j:
             msg = "graph.neo4j_* has no effect with graph.store sqlite; set graph.store=neo4j"
             raise ValueError(msg)
+        if self.store == "neo4j":
+            self.refuse_idle("graph", "sqlite_path", unless="graph.store=sqlite")
+        else:
+            self.refuse_idle("graph", "neo4j_user", unless="graph.store=neo4j")
+        if self.pack_cache == "redis":
+            self.refuse_idle("graph", "pack_cache_bytes", unless="graph.pack_cache=memory")
+        else:
+            self.refuse_idle("graph", "pack_keep_seconds", unless="graph.pack_cache=redis")
+        if self.neo4j_password is not None and self.neo4j_password_file is not None:
+            raise ValueError("graph.neo4j_password and neo4j_password_file exclude each other")
         return self
 
 

@@ -8,6 +8,7 @@ import pytest
 from pydantic import BaseModel, SecretStr, ValidationError
 
 from worker.settings import Content, Http, Kafka, Outcomes, Settings, Tracing, read_secret
+from worker.wiring import read_settings
 
 
 def groups() -> Iterator[type[BaseModel]]:
@@ -90,3 +91,37 @@ def test_a_secret_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
 
 def test_the_environment_of_the_tests_is_not_the_workers() -> None:
     assert not [name for name in os.environ if name.startswith("WORKER_")]
+
+
+@pytest.mark.parametrize(
+    ("variables", "named"),
+    [
+        (
+            {"OUTCOMES__STORE": "redis", "OUTCOMES__REDIS_URL": "redis://r", "OUTCOMES__SQLITE_PATH": "a"},
+            "sqlite",
+        ),
+        ({"OUTCOMES__KEY_PREFIX": "a"}, "key_prefix"),
+        ({"GRAPH__STORE": "neo4j", "GRAPH__NEO4J_URL": "bolt://n", "GRAPH__SQLITE_PATH": "a"}, "sqlite_path"),
+        ({"GRAPH__NEO4J_USER": "a"}, "neo4j_user"),
+        ({"GRAPH__NEO4J_URL": "bolt://n"}, "set graph.store=neo4j"),
+        ({"GRAPH__STORE": "neo4j"}, "needs graph.neo4j_url"),
+        ({"GRAPH__PACK_KEEP_SECONDS": "5"}, "pack_keep_seconds"),
+        ({"GRAPH__PACK_CACHE": "redis"}, "outcomes.redis_url"),
+        ({"KAFKA__SASL_MECHANISM": "PLAIN"}, "sasl_mechanism"),
+        ({"TRACING__RATIO": "0.5"}, "tracing.ratio"),
+    ],
+)
+def test_an_option_without_effect_is_refused_by_name(
+    monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], named: str
+) -> None:
+    for name, value in variables.items():
+        monkeypatch.setenv(f"WORKER_{name}", value)
+    with pytest.raises(ValueError, match=named):
+        read_settings()
+
+
+@pytest.mark.parametrize("name", ["WORKER_KAFAK__GROUP_ID", "WORKER_LOGLEVEL", "WORKER_GRAPH__STROE"])
+def test_a_misspelt_name_is_refused_as_unknown(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setenv(name, "x")
+    with pytest.raises(ValueError, match=f"{name}: unknown option"):
+        read_settings()

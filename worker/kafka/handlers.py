@@ -27,6 +27,7 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Final, Protocol
 
 import structlog
@@ -44,7 +45,7 @@ from worker.kafka.headers import RequestHeaders, read_headers, trace_parent
 from worker.kafka.received import BodyLimits, Received, defect, instant, receive, undecoded, without_ids
 from worker.kafka.records import Handled, InboundRecord, Publisher
 from worker.kafka.replies import Replies, Routes
-from worker.outcomes import bundle_outcome, refusal_of, rejection_outcome, stored_refusal
+from worker.outcomes import bundle_chars, bundle_outcome, refusal_of, rejection_outcome, stored_refusal
 from worker.ports import OutcomeKey, OutcomeRecord, OutcomeStore, Tombstone
 from worker.telemetry import SPAN_DECODE, SPAN_REQUEST, SPAN_STORE, Telemetry
 
@@ -52,6 +53,9 @@ _log = structlog.get_logger(__name__)
 
 _YOUNG: Final = timedelta(seconds=1)
 """A record younger than this can hardly have an outcome yet, so nobody asks; the put finds it if it has."""
+
+_LOOP_CHARS: Final = 256_000
+"""Of a bundle that is written down on the event loop: about two milliseconds."""
 
 _NOT_DEFECTS: Final = (asyncio.CancelledError, KeyboardInterrupt, SystemExit, GeneratorExit)
 
@@ -258,7 +262,8 @@ class RequestHandler:
             assembled = await self._assemble(
                 request, as_of=received.as_of, generation=key.generation, notes=decoded.notes
             )
-            record = bundle_outcome(
+            write = partial(
+                bundle_outcome,
                 assembled.bundle,
                 assembled.usage,
                 request_digest=decoded.digest,
@@ -266,6 +271,9 @@ class RequestHandler:
                 max_record_bytes=self._limits.max_record_bytes,
                 public_url=self._limits.public_url,
             )
+            # Writing down and hashing megabytes would hold the event loop.
+            is_large = bundle_chars(assembled.bundle) > _LOOP_CHARS
+            record = await asyncio.to_thread(write) if is_large else write()
             return _Decision(record=record, outcome=assembled.bundle.status, usage=assembled.usage)
         except Rejected as refusal:
             return self._reject(received, key, refusal)

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from collections.abc import AsyncGenerator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -15,6 +16,7 @@ from schemas.wire import sha256_hex
 from tests.support.handling import FIELDS, NOW, NOW_MS, Bench, open_store, record
 from worker.errors import BudgetTooSmall, StoreUnavailable
 from worker.kafka.records import Handled
+from worker.outcomes import bundle_outcome
 from worker.ports import OutcomeKey, OutcomeRecord
 
 BUNDLES, USAGE, DEAD = "context.bundles", "context.usage", "context.dead-letters"
@@ -50,6 +52,22 @@ async def test_the_reply_carries_the_key_of_its_request_and_the_event_the_projec
     await bench.handler().handle(record(key=b"\xff#raw"))
     assert bench.on(BUNDLES)[0].key == b"\xff#raw"
     assert bench.on(USAGE)[0].key == b"shop"
+
+
+@pytest.mark.parametrize(("chars", "is_elsewhere"), [(1_000, 0), (300_000, 1)])
+async def test_a_large_bundle_is_written_down_in_another_thread_than_the_loops(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, chars: int, is_elsewhere: int
+) -> None:
+    threads: list[int] = []
+
+    def watched(*arguments: Any, **more: Any) -> OutcomeRecord:
+        threads.append(threading.get_ident())
+        return bundle_outcome(*arguments, **more)
+
+    monkeypatch.setattr("worker.kafka.handlers.bundle_outcome", watched)
+    bench.text = "x" * chars
+    await bench.handler().handle(record())
+    assert [thread != threading.get_ident() for thread in threads] == [is_elsewhere]
 
 
 async def test_what_is_published_is_what_the_store_holds(bench: Bench) -> None:

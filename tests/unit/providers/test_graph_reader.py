@@ -86,11 +86,11 @@ class Rules:
 class Graph:
     """A store with an indexed project, and a reader above it."""
 
-    def __init__(self, path: Path, rules: Rules | None = None) -> None:
+    def __init__(self, path: Path, rules: Rules | None = None, *, max_bytes: int = 100_000_000) -> None:
         self.store = SqliteGraphStore(path)
         self.cache = CountedCache(max_bytes=1_000_000)
         self.telemetry = Telemetry()
-        self.snapshots = Snapshots(self.store, SourceThreads(), max_bytes=100_000_000)
+        self.snapshots = Snapshots(self.store, SourceThreads(), max_bytes=max_bytes)
         self.reader = GraphReader(
             self.snapshots,
             cache=self.cache,
@@ -266,3 +266,48 @@ async def test_two_projects_with_the_same_files_never_see_each_other(graph: Grap
     theirs = texts(await provider.provide(frame(**ASKED), other, BUDGETS))
     assert "theirs" not in "".join(mine)
     assert "theirs" in "".join(theirs)
+
+
+async def test_of_a_graph_too_large_to_hold_no_question_changes_the_answer_to_another(tmp_path: Path) -> None:
+    files: dict[str, bytes | None] = {
+        f"m{n}.py": f"def run{n}(deadline):\n    return {'x' * (40 * n)}\n".encode() for n in range(1, 9)
+    }
+
+    async def ask(graph: Graph, number: int) -> list[str]:
+        asked = frame(user_message=f"`run{number}` in m{number}.py is late")
+        return texts(await GraphProvider(graph.reader).provide(asked, SCOPE, BUDGETS))
+
+    fresh = Graph(tmp_path / "graph.db", max_bytes=100)
+    await index_files(fresh.store, SCOPE.project_id, files, options=PLAIN)
+    alone = await ask(fresh, 3)
+    assert any("def run3(" in text for text in alone)
+    used = Graph(tmp_path / "graph.db", max_bytes=100)
+    for number in (8, 1, 5):
+        await ask(used, number)
+    assert await ask(used, 3) == alone
+    # A worker that holds the whole graph answers anew, though it shares the cache.
+    whole = Graph(tmp_path / "graph.db")
+    whole.reader = GraphReader(
+        whole.snapshots,
+        cache=used.cache,
+        relevance=None,
+        policy=POLICY,
+        threads=SourceThreads(),
+        telemetry=whole.telemetry,
+    )
+    await ask(whole, 3)
+    assert (whole.asked("hit"), whole.asked("miss")) == (0, 1)
+    for graph in (fresh, used, whole):
+        await graph.close()
+
+
+async def test_a_review_without_words_of_its_own_that_the_graph_keeps_waiting_has_timed_out(
+    graph: Graph, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def never(*_: object, **__: object) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(graph.reader, "answer", never)
+    late = asked_for(REVIEW, **ASKED, layer_timeouts_ms={"task": 20})
+    layer = await TaskProvider(graph.reader).provide(late, SCOPE, BUDGETS)
+    assert (layer.status, layer.reason) == ("failed", "timeout")

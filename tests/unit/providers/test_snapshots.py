@@ -188,3 +188,25 @@ async def test_a_project_that_another_process_purged_is_not_kept(store: WatchedS
     assert found is not None
     assert store.loads == loads + 1
     await snapshots.close()
+
+
+async def test_a_graph_that_was_made_anew_after_a_purge_takes_the_place_of_the_old_one(
+    store: WatchedStore,
+) -> None:
+    for count in (1, 2, 3):
+        await store.write("shop", count)
+    snapshots = snapshots_of(store)
+    old = await snapshots.latest("shop", roots=())
+    assert old is not None
+    assert old.head.graph_version == 3
+    await store.purge("shop")
+    await store.write("shop", 5)
+    store.open.clear()
+    asked = asyncio.create_task(snapshots.latest("shop", roots=()))
+    store.open.set()
+    found = await asked
+    assert found is not None
+    assert (found.head.graph_version, len(found.nodes)) == (1, 5)
+    store.loads = 0
+    assert await snapshots.latest("shop", roots=()) is found
+    assert store.loads == 0
