@@ -11,7 +11,7 @@ PARALLEL := -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 SERVED := eval "$$($(SERVICES) env)"; $(PYTEST)
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 
-.PHONY: help setup demo run fmt lint types imports schemas schemas-check static golden test test-unit \
+.PHONY: help setup demo run fmt lint types imports schemas schemas-check canon static golden test test-unit \
 	test-integration test-e2e up down status bench check lock clean
 
 help:  ## list the targets
@@ -53,8 +53,11 @@ schemas: setup  ## export JSON Schema and AsyncAPI again
 schemas-check: setup  ## fail if the exported schemas are not those of the models
 	$(BIN)/python -m schemas.export --check
 
-static: setup  ## all four: lint, types, imports, schemas-check, side by side
-	@$(MAKE) --no-print-directory --jobs=4 --output-sync=target lint types imports schemas-check
+canon: setup  ## fail if a Cypher statement strays from the canon of the graph
+	$(BIN)/python -m worker schema check .
+
+static: setup  ## all five: lint, types, imports, schemas-check, canon, side by side
+	@$(MAKE) --no-print-directory --jobs=4 --output-sync=target lint types imports schemas-check canon
 
 golden: setup  ## write the golden files again; review the difference like code
 	$(PYTEST) tests/golden --update-golden

@@ -32,7 +32,7 @@ from tests.support.cluster import (
     services_mode,
     workers,
 )
-from worker.kafka.embedded import embedded_broker
+from worker.kafka.embedded import EmbeddedBroker, embedded_broker
 
 pytestmark = [pytest.mark.timeout(400), pytest.mark.asyncio(loop_scope="session")]
 
@@ -55,7 +55,7 @@ class Broker:
 async def tansu(port: int) -> AsyncGenerator[Broker]:
     """The embedded broker, frozen for the outage: it keeps its records in memory."""
     async with AsyncExitStack() as stack:
-        entered = []
+        entered: list[EmbeddedBroker] = []
 
         async def begin() -> None:
             entered.append(await stack.enter_async_context(embedded_broker(port=port)))

@@ -111,7 +111,7 @@ async def test_every_bad_record_gets_its_code_and_its_neighbours_their_bundles(
     sent: dict[str, tuple[bytes, Headers, int]] = {}
     async with workers(mode, tmp_path) as start:
         worker = await start(WORKER_KAFKA__REPLY_TOPICS=json.dumps([f"{mode.prefix}absent"]))
-        await topics.send(request(0), partition=0)
+        placed = await topics.send(request(0), partition=0)
         await topics.read_until("bundles", covers({"r0"}))
         for number, (name, item) in enumerate(bad.items(), start=1):
             body = item.body if isinstance(item.body, bytes) else json.dumps(item.body).encode()

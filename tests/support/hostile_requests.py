@@ -25,7 +25,7 @@ _steps = st.lists(st.tuples(texts(1), st.sampled_from(["done", "pending", "activ
         {"id": f"s{n}", "title": title, "status": status} for n, (title, status) in enumerate(found)
     ]
 )
-_sessions = st.fixed_dictionaries(
+_sessions: st.SearchStrategy[dict[str, Any]] = st.fixed_dictionaries(
     {},
     optional={
         "project": st.fixed_dictionaries({"branch": texts(1), "status": texts(2)}),

@@ -123,6 +123,7 @@ def test_the_graph_context_is_the_content_layers_as_they_stand_in_the_prompt() -
     )
     assert bundle.parts is not None
     assert bundle.messages is not None
+    assert bundle.graph_context is not None
     assert bundle.graph_context == "".join(bundle.parts[layer] for layer in CONTENT_LAYERS)
     assert bundle.graph_context in bundle.messages[-1].content
     assert "MISSION CONTEXT" in bundle.graph_context

@@ -61,6 +61,7 @@ def large_graph(*, functions: int, calls: int, seed: int = 7, words_a_body: int 
     ]
     nodes: list[Node] = []
     edges: list[Edge] = []
+    module = function("", "<module>", label="Module")
     for number in range(functions):
         path = f"pkg{number // 2_000}/mod{number // 20}.py"
         if number % 20 == 0:

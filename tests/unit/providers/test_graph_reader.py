@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
+from schemas.fragments import RelevanceTier
 from tests.unit.providers.frames import BUDGET, BYTES, IMPLEMENT, SCOPE, frame, texts
 from worker.code.indexing import IndexOptions, index_files
 from worker.errors import GraphBehind, RelevanceUnavailable, StoreUnavailable
@@ -76,7 +77,8 @@ class Rules:
         self.asked.append(facts)
         if self.core is None:
             raise RelevanceUnavailable("no engine here")
-        return Refinement(tiers=dict.fromkeys(facts.hops, "peripheral") | {self.core: "core"})
+        tiers: dict[NodeRef, RelevanceTier] = dict.fromkeys(facts.hops, "peripheral")
+        return Refinement(tiers={**tiers, self.core: "core"})
 
     async def check(self) -> None: ...
 
