@@ -147,7 +147,7 @@ class ContextClient:
             async with asyncio.timeout(timeout_seconds):
                 reply = _read_reply(await self.exchange_raw(body, key=key, headers=headers))
                 if isinstance(reply, BundleRef):
-                    reply = await self._follow(reply, timeout_seconds=timeout_seconds)
+                    reply = await self.fetch_bundle(reply, timeout_seconds=timeout_seconds)
         except TimeoutError:
             msg = f"no reply to request {request.request_id!r} within {timeout_seconds} s"
             raise ReplyTimeout(msg) from None
@@ -269,7 +269,8 @@ class ContextClient:
             if not future.done():
                 future.set_exception(error)
 
-    async def _follow(self, reference: BundleRef, *, timeout_seconds: float) -> ContextBundle:
+    async def fetch_bundle(self, reference: BundleRef, *, timeout_seconds: float) -> ContextBundle:
+        """The bundle that a reference stands for. Raises BundleNotFetched where it cannot be had."""
         url = reference.url
         if self._http_url is not None:
             base = self._http_url.rstrip("/")

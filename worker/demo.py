@@ -16,6 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 import worker
+from schemas.bundle import BundleRef, to_wire
 from worker.cli_graph import IndexProgressBar, print_report
 from worker.client import ContextClient
 from worker.demo_requests import HANG_MARK, PROJECT, demo_requests
@@ -104,7 +105,12 @@ async def _play(console: Console, client: ContextClient, root: Path) -> int:
 
 async def _ask(client: ContextClient, body: bytes) -> bytes:
     async with asyncio.timeout(REPLY_SECONDS):
-        return await client.exchange_raw(body, key=PROJECT.encode())
+        reply = await client.exchange_raw(body, key=PROJECT.encode())
+    if json.loads(reply)["kind"] != "bundle_ref":
+        return reply
+    # Too large for a record: published by reference, and fetched from the worker.
+    reference = BundleRef.model_validate_json(reply)
+    return to_wire(await client.fetch_bundle(reference, timeout_seconds=REPLY_SECONDS))
 
 
 def _first_request(requests: list[tuple[str, dict[str, Any] | bytes]]) -> dict[str, Any]:

@@ -175,6 +175,7 @@ def demo_requests(root: Path) -> list[tuple[str, dict[str, Any] | bytes]]:
                 "critic",
                 "Review how bundles are assembled.",
                 model="gpt-4.1",
+                budget={"total": 200_000},
                 payload={"files_created": ["worker/assembly.py", "worker/fusion/packer.py"]},
             ),
         ),
