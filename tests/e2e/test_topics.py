@@ -17,7 +17,7 @@ from worker.kafka.topics import TopicNotReady, ensure_topics
 
 pytestmark = [pytest.mark.timeout(120), pytest.mark.asyncio(loop_scope="session")]
 
-ROLES = ("requests", "bundles", "usage", "dead-letters")
+ROLES = ("requests", "bundles", "usage", "sync", "sync-results", "dead-letters")
 
 
 @pytest.fixture(params=["embedded", pytest.param("services", marks=pytest.mark.services)])
@@ -44,7 +44,7 @@ async def test_workers_that_start_together_create_each_topic_once(
     )
     created = [name for report in reports for name in report.created]
     assert sorted(created) == sorted(topic_prefix + role for role in ROLES)
-    assert all(len(report.created) + len(report.existing) == 4 for report in reports)
+    assert all(len(report.created) + len(report.existing) == len(ROLES) for report in reports)
 
 
 async def test_what_differs_is_named_and_left_as_it_is(
@@ -122,4 +122,4 @@ async def test_a_broker_that_comes_up_late_is_found(embedded: EmbeddedBroker, to
         server.close()
     for writer in links:
         writer.close()
-    assert len(report.created) == 4
+    assert len(report.created) == len(ROLES)

@@ -231,7 +231,7 @@ def test_this_package_is_linked_as_it_is_written() -> None:
         "worker/code/facts.py::ModuleFacts",
         "worker/code/extractor.py::_traces",
     } <= called
-    assert "worker/code/cache.py::FactsCache.facts" in graph.callers["worker/code/extractor.py::extract"]
+    assert "worker/code/reading.py::read_python" in graph.callers["worker/code/extractor.py::extract"]
 
 
 def test_modules_without_facts_are_passed_over() -> None:
