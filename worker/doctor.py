@@ -19,6 +19,8 @@ from worker.logs import mask_url
 from worker.usage.log import usage_log_path
 
 if TYPE_CHECKING:
+    from worker.graph.store import GraphStore
+    from worker.ports import OutcomeStore
     from worker.wiring import Settings
 
 CHECK_SECONDS = 5.0
@@ -135,40 +137,36 @@ async def _outcome_store(settings: Settings) -> list[Finding]:
     from worker.wiring_kafka import build_store  # noqa: PLC0415  # as above
 
     outcomes = settings.outcomes
-    where = str(outcomes.sqlite_path) if outcomes.store == "sqlite" else mask_url(str(outcomes.redis_url))
-    store = build_store(settings)
-    try:
-        await store.check()
-    except StoreUnavailable as error:
-        mend = (
-            f"make {outcomes.sqlite_path.parent} writable, or set WORKER_OUTCOMES__SQLITE_PATH"
-            if outcomes.store == "sqlite"
-            else "start Redis, or correct WORKER_OUTCOMES__REDIS_URL and its password"
-        )
-        return [Finding(name="outcome store", is_ok=False, found=str(error), mend=mend)]
-    finally:
-        await store.close()
-    return [Finding(name="outcome store", is_ok=True, found=f"{outcomes.store} at {where}")]
+    if outcomes.store == "sqlite":
+        where = str(outcomes.sqlite_path)
+        mend = f"make {outcomes.sqlite_path.parent} writable, or set WORKER_OUTCOMES__SQLITE_PATH"
+    else:
+        where = mask_url(str(outcomes.redis_url))
+        mend = "start Redis, or correct WORKER_OUTCOMES__REDIS_URL and its password"
+    return await _store("outcome store", build_store(settings), f"{outcomes.store} at {where}", mend)
 
 
 async def _graph_store(settings: Settings) -> list[Finding]:
     from worker.wiring_graph import build_graph_store  # noqa: PLC0415  # as above
 
     graph = settings.graph
-    where = str(graph.sqlite_path) if graph.store == "sqlite" else mask_url(str(graph.neo4j_url))
-    store = build_graph_store(settings)
+    if graph.store == "sqlite":
+        where = str(graph.sqlite_path)
+        mend = f"make {graph.sqlite_path.parent} writable, or set WORKER_GRAPH__SQLITE_PATH"
+    else:
+        where = mask_url(str(graph.neo4j_url))
+        mend = "start Neo4j, or correct WORKER_GRAPH__NEO4J_URL, user and password"
+    return await _store("graph store", build_graph_store(settings), f"{graph.store} at {where}", mend)
+
+
+async def _store(name: str, store: OutcomeStore | GraphStore, found: str, mend: str) -> list[Finding]:
     try:
         await store.check()
     except StoreUnavailable as error:
-        mend = (
-            f"make {graph.sqlite_path.parent} writable, or set WORKER_GRAPH__SQLITE_PATH"
-            if graph.store == "sqlite"
-            else "start Neo4j, or correct WORKER_GRAPH__NEO4J_URL, user and password"
-        )
-        return [Finding(name="graph store", is_ok=False, found=str(error), mend=mend)]
+        return [Finding(name=name, is_ok=False, found=str(error), mend=mend)]
     finally:
         await store.close()
-    return [Finding(name="graph store", is_ok=True, found=f"{graph.store} at {where}")]
+    return [Finding(name=name, is_ok=True, found=found)]
 
 
 async def _relevance(settings: Settings) -> list[Finding]:

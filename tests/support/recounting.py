@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gzip
 import math
 import os
@@ -10,14 +11,17 @@ from fractions import Fraction
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
+import hypothesis
 import tiktoken
 
 from schemas.bundle import ContextBundle
 from schemas.codes import CONTENT_LAYERS, PARTS
 from schemas.request import AssemblyRequest
-from tests.support.assembling import settings
+from tests.support.assembling import assemble, assembler, settings
+from worker.errors import BudgetTooSmall, PinsExceedWindow
 from worker.fusion.sections import fence_for
 from worker.ports import Scope
 
@@ -51,6 +55,28 @@ def recount(model: str, text: str) -> int:
         return len(text.encode())
     tokens = tiktokens_own(ENCODINGS[model]).encode(text, disallowed_special=())
     return math.ceil(len(tokens) * FACTORS.get(model, Fraction(1)))
+
+
+ASSEMBLER = assembler()
+thoroughly = hypothesis.settings(
+    max_examples=1_250,
+    deadline=None,
+    suppress_health_check=[hypothesis.HealthCheck.too_slow, hypothesis.HealthCheck.data_too_large],
+)
+"""Four properties with it are the 5,000 requests."""
+
+
+def check_request(body: dict[str, Any]) -> None:
+    """Assemble the request: a refusal for want of room, or a bundle that the recount agrees with."""
+    request = AssemblyRequest.model_validate(body)
+    try:
+        bundle = asyncio.run(assemble(request, ASSEMBLER)).bundle
+    except (BudgetTooSmall, PinsExceedWindow) as refused:
+        hypothesis.event(refused.code)
+        return
+    hypothesis.event("bundle")
+    check_ledger(request, bundle)
+    check_text(request, bundle)
 
 
 def check_ledger(request: AssemblyRequest, bundle: ContextBundle) -> None:

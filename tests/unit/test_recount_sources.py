@@ -2,49 +2,27 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, event, given, settings
+from hypothesis import given
 
-from schemas.request import AssemblyRequest
-from tests.support.assembling import assemble, assembler
 from tests.support.hostile_requests import WINDOWS, requests
-from tests.support.recounting import check_ledger, check_text
-from worker.errors import BudgetTooSmall, PinsExceedWindow
+from tests.support.recounting import check_request, thoroughly
 
 SMALL = requests(("artifacts", "payload"), models=("gpt-4o", "gpt-4-turbo"), budget=WINDOWS)
 ROOMY = requests(("pack", "memory"), models=("generic-8k", "claude", "gpt-3.5-turbo"), max_scraps=12)
-ASSEMBLER = assembler()
-thoroughly = settings(
-    max_examples=1_250,
-    deadline=None,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
-)
-
-
-def check(body: dict[str, Any]) -> None:
-    request = AssemblyRequest.model_validate(body)
-    try:
-        bundle = asyncio.run(assemble(request, ASSEMBLER)).bundle
-    except (BudgetTooSmall, PinsExceedWindow) as refused:
-        event(refused.code)
-        return
-    event("bundle")
-    check_ledger(request, bundle)
-    check_text(request, bundle)
 
 
 @pytest.mark.timeout(240)
 @given(body=SMALL)
 @thoroughly
 def test_no_bundle_in_a_small_window_is_over_budget_by_an_independent_recount(body: dict[str, Any]) -> None:
-    check(body)
+    check_request(body)
 
 
 @pytest.mark.timeout(240)
 @given(body=ROOMY)
 @thoroughly
 def test_no_bundle_in_a_models_window_is_over_budget_by_an_independent_recount(body: dict[str, Any]) -> None:
-    check(body)
+    check_request(body)

@@ -9,13 +9,14 @@ from __future__ import annotations
 import ast
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Final, TypedDict
 
 from worker.code.facts import (
+    MAX_DOCSTRING_CHARS,
     MODULE_QUALNAME,
     BranchPoint,
     Call,
     Class,
+    DefinitionFields,
     Function,
     Import,
     ModuleFacts,
@@ -28,8 +29,6 @@ from worker.code.segments import Segments, first_line, shorten
 from worker.code.signatures import class_signature, function_signature, written_name
 from worker.code.traces import MODULE, Docstring, Span, find_traces, may_hold_tags
 from worker.code.walker import walk_module
-
-MAX_DOCSTRING_CHARS: Final = 200
 
 
 def extract(path: str, content: bytes) -> ModuleFacts:
@@ -97,35 +96,20 @@ class _Names:
         return not node.name.startswith("_") and (parent.node is None or parent in self.public)
 
 
-class _Common(TypedDict):
-    id: str
-    qualname: str
-    name: str
-    scope_id: str
-    class_id: str | None
-    decorators: tuple[str, ...]
-    start_line: int
-    line: int
-    end_line: int
-    is_public: bool
-    docstring_head: str
-    docstring_lines: tuple[int, int]
-    calls: tuple[Call, ...]
-    bound_names: frozenset[str]
-    traces: tuple[Trace, ...]
-
-
 def _definition(
     scope: Scope, node: DefinitionNode, names: _Names, traces: tuple[Trace, ...]
 ) -> Function | Class:
     scope_id = names.ids[scope.parent] if scope.parent else ""
     in_class = scope.parent is not None and isinstance(scope.parent.node, ast.ClassDef)
-    common: _Common = {
+    common: DefinitionFields = {
         "id": names.ids[scope],
         "qualname": scope.qualname,
         "name": node.name,
         "scope_id": scope_id,
         "class_id": scope_id if in_class else None,
+        "signature": class_signature(node, scope.decorators, scope.segments)
+        if isinstance(node, ast.ClassDef)
+        else function_signature(node, scope.decorators, scope.segments),
         "decorators": scope.decorators,
         "start_line": scope.start_line,
         "line": node.lineno,
@@ -140,12 +124,10 @@ def _definition(
     if isinstance(node, ast.ClassDef):
         return Class(
             **common,
-            signature=class_signature(node, scope.decorators, scope.segments),
             bases=tuple(written_name(base).removesuffix("[]") for base in node.bases),
         )
     return Function(
         **common,
-        signature=function_signature(node, scope.decorators, scope.segments),
         is_async=isinstance(node, ast.AsyncFunctionDef),
         complexity=scope.complexity,
         branch_points=tuple(

@@ -9,9 +9,11 @@ on. Every tuple is in source order. Names of calls and bases are written as in t
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final, Literal, TypedDict
 
 MODULE_QUALNAME: Final = "<module>"
+MAX_DOCSTRING_CHARS: Final = 200
+"""Of a docstring's head."""
 
 ProblemKind = Literal["encoding", "nul_byte", "syntax", "too_complex"]
 BranchKind = Literal[
@@ -92,6 +94,27 @@ class Definition:
     docstring_head: str
     docstring_lines: tuple[int, int]
     """First and last line of the docstring; zeros without one."""
+    calls: tuple[Call, ...]
+    bound_names: frozenset[str]
+    traces: tuple[Trace, ...]
+
+
+class DefinitionFields(TypedDict):
+    """The fields of a definition, for readers that make functions and classes of them alike."""
+
+    id: str
+    qualname: str
+    name: str
+    scope_id: str
+    class_id: str | None
+    signature: str
+    decorators: tuple[str, ...]
+    start_line: int
+    line: int
+    end_line: int
+    is_public: bool
+    docstring_head: str
+    docstring_lines: tuple[int, int]
     calls: tuple[Call, ...]
     bound_names: frozenset[str]
     traces: tuple[Trace, ...]

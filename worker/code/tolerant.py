@@ -11,14 +11,16 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Final, TypedDict
+from typing import Final
 
 from tree_sitter import Node
 
 from worker.code.facts import (
+    MAX_DOCSTRING_CHARS,
     MODULE_QUALNAME,
     Call,
     Class,
+    DefinitionFields,
     Function,
     Import,
     ModuleFacts,
@@ -29,7 +31,6 @@ from worker.code.grammars import Grammar, parser_for
 from worker.code.segments import first_line, fold, shorten
 from worker.code.traces import may_hold_tags, read_tags
 
-MAX_DOCSTRING_CHARS: Final = 200
 MAX_SIGNATURE_CHARS: Final = 500
 _PLAIN_NAME: Final = re.compile(r"[\w$]+(?:(?:\.|::)[\w$]+)*")
 _LAST_NAME: Final = re.compile(r"[\w$]+\Z")
@@ -318,25 +319,6 @@ def _paths(path: str) -> Iterator[str]:
 # --- Facts -------------------------------------------------------------------------------------------
 
 
-class _Common(TypedDict):
-    id: str
-    qualname: str
-    name: str
-    scope_id: str
-    class_id: str | None
-    signature: str
-    decorators: tuple[str, ...]
-    start_line: int
-    line: int
-    end_line: int
-    is_public: bool
-    docstring_head: str
-    docstring_lines: tuple[int, int]
-    calls: tuple[Call, ...]
-    bound_names: frozenset[str]
-    traces: tuple[Trace, ...]
-
-
 def _facts(path: str, text: str, reading: _Reading, problem: ParseProblem | None) -> ModuleFacts:
     items = sorted(reading.items, key=lambda item: (item.start_line, item.column, -item.end_line))
     ids = _ids(path, items)
@@ -381,7 +363,9 @@ def _ids(path: str, items: Sequence[_Item]) -> dict[_Item | None, str]:
     return ids
 
 
-def _common(item: _Item, ids: dict[_Item | None, str], classes: dict[str, str], *, module_id: str) -> _Common:
+def _common(
+    item: _Item, ids: dict[_Item | None, str], classes: dict[str, str], *, module_id: str
+) -> DefinitionFields:
     scope, parent = module_id, item.parent
     if parent is not None and parent.parent is not None:
         scope = ids[parent] if parent.is_definition else classes.get(parent.qualname, module_id)

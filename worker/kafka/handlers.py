@@ -23,8 +23,8 @@ every attempt at it gives the same bytes.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
@@ -41,10 +41,11 @@ from schemas.wire import DecodeNotes
 from worker.decoding import check_request
 from worker.errors import Expired, InternalError, Rejected, RequestIdReused, StoreUnavailable, WorkerDied
 from worker.failpoints import Failpoints
-from worker.kafka.headers import RequestHeaders, read_headers, trace_parent
+from worker.kafka.headers import RequestHeaders
 from worker.kafka.received import BodyLimits, Received, defect, instant, receive, undecoded, without_ids
 from worker.kafka.records import Handled, InboundRecord, Publisher
 from worker.kafka.replies import Replies, Routes
+from worker.kafka.spans import record_span
 from worker.outcomes import bundle_chars, bundle_outcome, refusal_of, rejection_outcome, stored_refusal
 from worker.ports import OutcomeKey, OutcomeRecord, OutcomeStore, Tombstone
 from worker.telemetry import SPAN_DECODE, SPAN_REQUEST, SPAN_STORE, Telemetry
@@ -205,27 +206,10 @@ class RequestHandler:
 
     # --- Reading ---------------------------------------------------------------------------------
 
-    @contextmanager
-    def _request(self, record: InboundRecord) -> Generator[RequestHeaders]:
-        """The span of one record, a child of the caller's, and the headers that name that."""
-        headers = read_headers(record.headers, allowed_reply_topics=self._reply_topics)
-        for name in headers.ignored:
-            self._telemetry.ignored_headers.labels(name).inc()
-        with self._telemetry.tracer.start_as_current_span(
-            SPAN_REQUEST, context=trace_parent(headers), kind=trace.SpanKind.CONSUMER
-        ) as span:
-            if span.is_recording():
-                span.set_attributes(
-                    {
-                        "messaging.system": "kafka",
-                        "messaging.operation.type": "process",
-                        "messaging.destination.name": record.topic,
-                        "messaging.destination.partition.id": str(record.partition),
-                        "messaging.kafka.offset": record.offset,
-                        "messaging.message.body.size": len(record.value or b""),
-                    }
-                )
-            yield headers
+    def _request(self, record: InboundRecord) -> AbstractContextManager[RequestHeaders]:
+        return record_span(
+            record, SPAN_REQUEST, kind="request", allowed=self._reply_topics, telemetry=self._telemetry
+        )
 
     async def _receive(self, record: InboundRecord, headers: RequestHeaders) -> Received:
         await self._failpoints.reach("decode", record.value or b"")

@@ -20,8 +20,8 @@ There are no usage events: nothing of a prompt is spent. A rejection bears the i
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final, Protocol
@@ -42,10 +42,11 @@ from worker.errors import (
     WorkerDied,
 )
 from worker.failpoints import Failpoints
-from worker.kafka.headers import RequestHeaders, read_headers, trace_parent
+from worker.kafka.headers import RequestHeaders
 from worker.kafka.received import BodyLimits, defect, instant
 from worker.kafka.records import Handled, InboundRecord, Publisher
 from worker.kafka.replies import Replies, Routes
+from worker.kafka.spans import record_span
 from worker.kafka.sync_received import ReceivedSync, receive_sync, sync_without_ids, undecoded_sync
 from worker.outcomes import Refusal, read_refusal, refusal_of, rejection_reply, reply_outcome
 from worker.ports import OutcomeKey, OutcomeRecord, OutcomeStore, Tombstone
@@ -169,27 +170,10 @@ class SyncHandler:
 
     # --- Reading ---------------------------------------------------------------------------------
 
-    @contextmanager
-    def _sync_span(self, record: InboundRecord) -> Generator[RequestHeaders]:
-        """The span of one record, a child of the caller's, and the headers that name that."""
-        headers = read_headers(record.headers, allowed_reply_topics=self._reply_topics, kind="sync")
-        for name in headers.ignored:
-            self._telemetry.ignored_headers.labels(name).inc()
-        with self._telemetry.tracer.start_as_current_span(
-            SPAN_SYNC, context=trace_parent(headers), kind=trace.SpanKind.CONSUMER
-        ) as span:
-            if span.is_recording():
-                span.set_attributes(
-                    {
-                        "messaging.system": "kafka",
-                        "messaging.operation.type": "process",
-                        "messaging.destination.name": record.topic,
-                        "messaging.destination.partition.id": str(record.partition),
-                        "messaging.kafka.offset": record.offset,
-                        "messaging.message.body.size": len(record.value or b""),
-                    }
-                )
-            yield headers
+    def _sync_span(self, record: InboundRecord) -> AbstractContextManager[RequestHeaders]:
+        return record_span(
+            record, SPAN_SYNC, kind="sync", allowed=self._reply_topics, telemetry=self._telemetry
+        )
 
     async def _receive(self, record: InboundRecord, headers: RequestHeaders) -> ReceivedSync:
         await self._failpoints.reach("decode", record.value or b"")

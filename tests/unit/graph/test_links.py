@@ -55,7 +55,7 @@ def test_other_spellings_of_a_name_are_folded(mention: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "path", ["src/net/http.py", "net/http.py", "/home/me/work/src/net/http.py", "C:\\w\\src\\net\\http.py"]
+    "path", ["src/net/http.py", "net/http.py", "/srv/app/src/net/http.py", "C:\\w\\src\\net\\http.py"]
 )
 def test_a_path_is_found_from_any_checkout(path: str) -> None:
     assert found(f"see {path} please")["src/net/http.py"] == ("path", (MODULE.id,))
