@@ -2,8 +2,9 @@
 
 `full` validates the request, digests what it means, counts the joined text once, writes the bundle and the
 usage event (the very bytes of the worker for such a request, times apart), puts both if absent, compressed,
-and produces twice with the contract's headers; `bare` only consumes and produces. Both commit every half
-second.
+and produces twice with the contract's headers; `bare` only consumes and produces. What one fetch brought is
+put in one transaction, as the worker's store does with what waits for it. Batches are large enough for what
+waits: aiokafka wakes every waiting sender for each batch that leaves. Offsets are committed twice a second.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import json
 import sqlite3
 import sys
 import time
+from collections.abc import Coroutine
 from datetime import UTC, datetime
 from typing import Any
 
@@ -132,7 +134,7 @@ async def main(kind: str, bootstrap: str, prefix: str, database: str) -> None:
         enable_auto_commit=False,
     )
     producer: Any = AIOKafkaProducer(
-        bootstrap_servers=bootstrap, acks="all", compression_type="lz4", linger_ms=1
+        bootstrap_servers=bootstrap, acks="all", compression_type="lz4", linger_ms=1, max_batch_size=1 << 20
     )
     connection = sqlite3.connect(database, isolation_level=None)
     connection.execute("PRAGMA journal_mode=WAL")
@@ -143,35 +145,42 @@ async def main(kind: str, bootstrap: str, prefix: str, database: str) -> None:
     counter = counter_for("o200k_base")
     await consumer.start()
     await producer.start()
-    pending: set[asyncio.Task[None]] = set()
     last_commit = time.monotonic()
 
-    async def work(body: bytes, key: bytes | None, timestamp_ms: int) -> None:
-        if kind == "bare":
-            await (await producer.send(prefix + "bundles", body, key=key))
-            return
+    async def forward(body: bytes, key: bytes | None) -> None:
+        await (await producer.send(prefix + "bundles", body, key=key))
+
+    def answered(body: bytes, timestamp_ms: int) -> tuple[bytes, bytes, bytes]:
         request = AssemblyRequest.model_validate_json(body)
         reply, usage = answer(request, counter, timestamp_ms)
-        record = bytes(cramjam.zstd.compress(reply + usage, 1))
         connection.execute(
             "INSERT OR IGNORE INTO outcomes VALUES (?, ?, ?, ?)",
-            (request.project_id, request.request_id, request.digest(), record),
+            (
+                request.project_id,
+                request.request_id,
+                request.digest(),
+                bytes(cramjam.zstd.compress(reply + usage, 1)),
+            ),
         )
+        return request.project_id.encode(), reply, usage
+
+    async def publish(key: bytes | None, project: bytes, reply: bytes, usage: bytes) -> None:
         headers = [("context-kind", b"bundle"), ("context-generation", b"0")]
         await (await producer.send(prefix + "bundles", reply, key=key, headers=headers))
         headers = [("context-kind", b"usage"), ("context-generation", b"0")]
-        key = request.project_id.encode()
-        await (await producer.send(prefix + "usage", usage, key=key, headers=headers))
+        await (await producer.send(prefix + "usage", usage, key=project, headers=headers))
+
+    def work(records: list[Any]) -> list[Coroutine[Any, Any, None]]:
+        if kind == "bare":
+            return [forward(record.value, record.key) for record in records]
+        connection.execute("BEGIN")
+        answers = [(record.key, *answered(record.value, record.timestamp)) for record in records]
+        connection.execute("COMMIT")
+        return [publish(*each) for each in answers]
 
     while True:
         batches = await consumer.getmany(timeout_ms=200)
-        for records in batches.values():
-            for record in records:
-                task = asyncio.create_task(work(record.value or b"", record.key, record.timestamp))
-                pending.add(task)
-                task.add_done_callback(pending.discard)
-        if pending:
-            await asyncio.wait(pending)
+        await asyncio.gather(*work([record for records in batches.values() for record in records]))
         if time.monotonic() - last_commit > 0.5:
             await consumer.commit()
             last_commit = time.monotonic()
