@@ -24,7 +24,7 @@ from schemas.times import parse_time
 from worker import cli_evaluate, cli_graph
 from worker.errors import Rejected, Unavailable, WorkerError
 from worker.logs import configure_logs
-from worker.terminal import AsJson, fail, load_settings, talk
+from worker.terminal import REJECTED, AsJson, fail, load_settings, talk
 
 T = TypeVar("T")
 
@@ -131,6 +131,8 @@ def assemble(
 ) -> None:
     """Assemble one request without a broker: the bundle that the worker would publish, byte for byte.
 
+    Exit code 0 for a bundle, 4 for a rejection.
+
     Example: `context-worker assemble request.json --as-of 2026-01-02T03:04:05Z --text`
     """
     from worker.wiring import assemble_once  # noqa: PLC0415  # as above
@@ -139,7 +141,7 @@ def assemble(
     try:
         bundle = asyncio.run(assemble_once(load_settings(), body, as_of=_instant(as_of), say=_say))
     except Rejected as error:
-        fail(f"{error.code}: {error.message}")
+        fail(f"{error.code}: {error.message}", code=REJECTED)
     if text:
         for message in bundle.messages or ():
             sys.stdout.write(f"--- {message.role} ---\n{message.content}\n")
@@ -158,7 +160,7 @@ def send(
 ) -> None:
     """Publish one request as it is and print the reply as JSON: the exchange of an orchestrator.
 
-    Exit code 0 for a bundle, 2 for a rejection, 1 where no reply came.
+    Exit code 0 for a bundle, 4 for a rejection, 1 where no reply came.
 
     Example: `echo '{"request_id": "r1", "project_id": "shop", "volk": "smith", "subject": "chat",
     "user_message": "Hello"}' | context-worker send -`
@@ -169,7 +171,7 @@ def send(
     reply = asyncio.run(send_once(load_settings(), body, timeout_seconds=timeout_seconds))
     sys.stdout.buffer.write(reply + b"\n")
     if json.loads(reply).get("kind") == "rejection":
-        raise typer.Exit(2)
+        raise typer.Exit(REJECTED)
 
 
 @app.command()

@@ -31,7 +31,7 @@ from schemas.request import AssemblyRequest
 from schemas.sync import SyncRequest, SyncResult
 from schemas.topics import DEFAULT_PREFIX, topic_name
 from schemas.usage import UsageEvent
-from worker.kafka_clients import Consumer, Producer, Record, started_producer, whole_topic
+from worker.kafka_clients import Producer, Record, TopicReader, started_producer, whole_topic
 from worker.logs import mask_url
 
 _CORRELATION_ID: Final = "correlation_id"
@@ -86,9 +86,12 @@ class ContextClient:
 
         `reply_topic` must be on the worker's allow-list; the bundles topic where absent. `http_url` is where
         bundles by reference are fetched instead of the address that the reference names, which a worker
-        behind a proxy may not know; the token is sent there as it is. `security` are keyword arguments of
-        aiokafka's clients.
+        behind a proxy may not know. The token is sent there and nowhere else: whoever may write to the reply
+        topic could name any address. `security` are keyword arguments of aiokafka's clients. Raises
+        ValueError for a token without an address.
         """
+        if http_token is not None and http_url is None:
+            raise ValueError("http_token needs http_url, the only address that it is sent to")
         self._options = {"bootstrap_servers": list(bootstrap_servers), **(security or {})}
         self._prefix = topic_prefix
         self._bundles_topic = topic_name("bundles", prefix=topic_prefix)
@@ -108,10 +111,10 @@ class ContextClient:
         async with AsyncExitStack() as resources:
             self._producer = await resources.enter_async_context(started_producer(self._options))
             # Positioned before anything can be published, so that the first reply is not missed.
-            consumer = await resources.enter_async_context(
+            replies = await resources.enter_async_context(
                 whole_topic(self._reply_topic, self._options, from_end=True)
             )
-            self._reader = asyncio.create_task(self._read_replies(consumer))
+            self._reader = asyncio.create_task(self._read_replies(replies))
             resources.push_async_callback(self._stop_reading, self._reader)
             self._resources = resources.pop_all()
         return self
@@ -236,10 +239,10 @@ class ContextClient:
 
     # --- Replies ---------------------------------------------------------------------------------
 
-    async def _read_replies(self, consumer: Consumer) -> None:
+    async def _read_replies(self, replies: TopicReader) -> None:
         try:
             while True:
-                record = await consumer.getone()
+                record = await replies.next()
                 future = self._awaited.get(_first_header(record, _CORRELATION_ID) or b"")
                 # A redelivered request is answered again, with the same bytes: the first answer will do.
                 if future is not None and not future.done():
@@ -253,10 +256,10 @@ class ContextClient:
             if self._producer is None:
                 raise ClientClosed("the client is not running")
             if self._sync_reader is None or self._sync_reader.done():
-                consumer = await self._resources.enter_async_context(
+                results = await self._resources.enter_async_context(
                     whole_topic(self._sync_results_topic, self._options, from_end=True)
                 )
-                self._sync_reader = asyncio.create_task(self._read_replies(consumer))
+                self._sync_reader = asyncio.create_task(self._read_replies(results))
                 self._resources.push_async_callback(self._stop_reading, self._sync_reader)
 
     async def _stop_reading(self, reader: asyncio.Task[None]) -> None:
@@ -289,19 +292,19 @@ class ContextClient:
         TopicMissing, or aiokafka's errors.
         """
         resources = AsyncExitStack()
-        consumer = await resources.enter_async_context(
+        events = await resources.enter_async_context(
             whole_topic(topic_name("usage", prefix=self._prefix), self._options, from_end=not from_beginning)
         )
         self._resources.push_async_callback(resources.aclose)
-        return UsageStream(consumer, resources)
+        return UsageStream(events, resources)
 
 
 class UsageStream:
     """Usage events as they come, in order within a project; a repeated event comes once more."""
 
-    def __init__(self, consumer: Consumer, resources: AsyncExitStack) -> None:
-        """Read from `consumer`; closing gives `resources` back."""
-        self._consumer = consumer
+    def __init__(self, events: TopicReader, resources: AsyncExitStack) -> None:
+        """Read from `events`; closing gives `resources` back."""
+        self._events = events
         self._resources = resources
 
     def __aiter__(self) -> AsyncIterator[UsageEvent]:
@@ -310,7 +313,7 @@ class UsageStream:
 
     async def __anext__(self) -> UsageEvent:
         """The next event; waits for it. Raises InvalidReply for a record that is none, and goes on after."""
-        record = await self._consumer.getone()
+        record = await self._events.next()
         try:
             return UsageEvent.model_validate_json(record.value or b"")
         except ValidationError as error:

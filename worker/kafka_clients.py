@@ -6,19 +6,35 @@ and the commands.
 
 from __future__ import annotations
 
+import asyncio
+from collections import deque
 from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Final, Protocol, cast
 
-from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRecord, TopicPartition
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.structs import RecordMetadata
 
 from worker.errors import Unavailable
+from worker.undecodable import fetch_undecodable
 
-Record = ConsumerRecord[bytes, bytes]
+_POLL_SECONDS: Final = 0.5
 
-_POLL_MS: Final = 500
+
+class Record(Protocol):
+    """A record as it was read."""
+
+    @property
+    def partition(self) -> int: ...  # noqa: D102  the names say it all
+    @property
+    def offset(self) -> int: ...  # noqa: D102
+    @property
+    def key(self) -> bytes | None: ...  # noqa: D102
+    @property
+    def value(self) -> bytes | None: ...  # noqa: D102
+    @property
+    def headers(self) -> Iterable[tuple[str, bytes | None]]: ...  # noqa: D102
 
 
 class Consumer(Protocol):
@@ -33,10 +49,78 @@ class Consumer(Protocol):
         self, partitions: Sequence[TopicPartition]
     ) -> dict[TopicPartition, int]: ...
     async def end_offsets(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]: ...  # noqa: D102
-    async def getmany(  # noqa: D102
-        self, *partitions: TopicPartition, timeout_ms: int
-    ) -> dict[TopicPartition, list[Record]]: ...
-    async def getone(self) -> Record: ...  # noqa: D102
+    async def getone(self, *partitions: TopicPartition) -> Record: ...  # noqa: D102
+
+
+class TopicReader:
+    """Reads all partitions of a topic, record by record, each in order."""
+
+    def __init__(self, consumer: Consumer, options: Mapping[str, Any]) -> None:
+        """Read from a started consumer; `options` say how to reach its cluster."""
+        self._consumer = consumer
+        self._options = options
+        self._salvaged: deque[Record] = deque()
+
+    @property
+    def partitions(self) -> Sequence[TopicPartition]:
+        """What it reads, in order."""
+        return sorted(self._consumer.assignment())
+
+    async def seek(self, partition: TopicPartition, offset: int) -> None:
+        """Go on there, or at the first record that is still kept."""
+        first = (await self._consumer.beginning_offsets([partition]))[partition]
+        self._consumer.seek(partition, max(offset, first))
+
+    async def next(self, *partitions: TopicPartition) -> Record:
+        """The next record, of any partition where none is named; waits for it. Raises KafkaError.
+
+        A record with a header key that is no UTF-8, which brokers store and aiokafka cannot read, comes with
+        that key escaped: one such record must not end the reading of all others.
+        """
+        while not self._salvaged:
+            try:
+                # One at a time: `getmany` loses what it has collected before what cannot be decoded.
+                return await self._consumer.getone(*partitions)
+            except UnicodeDecodeError:
+                if not await self._salvage(partitions or self.partitions):
+                    raise
+        return self._salvaged.popleft()
+
+    async def up_to_now(self, partitions: Iterable[TopicPartition] | None = None) -> AsyncGenerator[Record]:
+        """Every record from the positions to the ends as they are at the call, in order within a partition.
+
+        Of all partitions where none are named.
+        """
+        ends = await self._consumer.end_offsets(self.partitions if partitions is None else sorted(partitions))
+        while waiting := [
+            partition for partition, end in ends.items() if not await self._is_past(partition, end)
+        ]:
+            try:
+                record = await asyncio.wait_for(self.next(*waiting), _POLL_SECONDS)
+            except TimeoutError:
+                continue  # what was left is no record, such as a marker
+            if any(
+                record.partition == partition.partition and record.offset < ends[partition]
+                for partition in ends
+            ):
+                yield record
+
+    async def _is_past(self, partition: TopicPartition, end: int) -> bool:
+        # The position, not the last record seen: it also passes over what is no record.
+        has_more = any(record.partition == partition.partition for record in self._salvaged)
+        return not has_more and await self._consumer.position(partition) >= end
+
+    async def _salvage(self, partitions: Iterable[TopicPartition]) -> bool:
+        """Take the batch that aiokafka cannot decode apart, and step over it; False where there is none."""
+        for partition in partitions:
+            batch = await fetch_undecodable(
+                self._options, partition, await self._consumer.position(partition)
+            )
+            if batch is not None:
+                self._salvaged.extend(batch.records)
+                self._consumer.seek(partition, batch.next_offset)
+                return True
+        return False
 
 
 class Producer(Protocol):
@@ -82,8 +166,8 @@ async def started_producer(options: Mapping[str, Any]) -> AsyncGenerator[Produce
 @asynccontextmanager
 async def whole_topic(
     topic: str, options: Mapping[str, Any], *, from_end: bool = False
-) -> AsyncGenerator[Consumer]:
-    """A started consumer of all partitions of `topic`, positioned at their first records or at their ends.
+) -> AsyncGenerator[TopicReader]:
+    """A reader of all partitions of `topic`, positioned at their first records or at their ends.
 
     The positions are fixed before this returns, so nothing published afterwards is missed; partitions added
     later are read from their beginning. Raises TopicMissing, or aiokafka's KafkaConnectionError where no
@@ -112,7 +196,7 @@ async def whole_topic(
         read = consumer.end_offsets if from_end else consumer.beginning_offsets
         for partition, offset in (await read(partitions)).items():
             consumer.seek(partition, offset)
-        yield consumer
+        yield TopicReader(consumer, options)
     finally:
         await consumer.stop()
 
@@ -124,28 +208,6 @@ async def _topics(options: Mapping[str, Any]) -> list[str]:
         return await admin.list_topics()
     finally:
         await admin.close()
-
-
-async def up_to_now(
-    consumer: Consumer, partitions: Iterable[TopicPartition] | None = None
-) -> AsyncGenerator[Record]:
-    """Every record from the positions to the ends as they are at the call, in order within a partition.
-
-    Of all partitions where none are named.
-    """
-    ends = await consumer.end_offsets(sorted(consumer.assignment() if partitions is None else partitions))
-    waiting = await _short_of(consumer, ends)
-    while waiting:
-        for partition, records in (await consumer.getmany(*waiting, timeout_ms=_POLL_MS)).items():
-            for record in records:
-                if record.offset < ends[partition]:
-                    yield record
-        waiting = await _short_of(consumer, ends)
-
-
-async def _short_of(consumer: Consumer, ends: Mapping[TopicPartition, int]) -> list[TopicPartition]:
-    # The position, not the last record seen: it also passes over what is no record, such as markers.
-    return [partition for partition, end in ends.items() if await consumer.position(partition) < end]
 
 
 class TopicMissing(Unavailable):

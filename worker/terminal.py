@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated, Final, NoReturn
 
 import typer
 from rich.console import Console
@@ -16,10 +16,15 @@ talk = Console(stderr=True, highlight=False)
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 
 
-def fail(message: str) -> NoReturn:
-    """Say what is wrong in one line on standard error, and exit with 1."""
+REJECTED: Final = 4
+"""Exit code of a command whose request was refused: 1 is any other failure, 2 a wrong call, 3 a bad
+deploy."""
+
+
+def fail(message: str, *, code: int = 1) -> NoReturn:
+    """Say what is wrong in one line on standard error, and exit."""
     talk.print(f"context-worker: {message}", style="red", markup=False, soft_wrap=True)
-    raise SystemExit(1)
+    raise SystemExit(code)
 
 
 def load_settings(*, is_service: bool = False) -> Settings:

@@ -337,7 +337,6 @@ def build_client(settings: Settings) -> ContextClient:
     return ContextClient(
         settings.kafka.bootstrap_servers,
         topic_prefix=settings.kafka.topic_prefix,
-        http_token=read_secret(settings.http.token, settings.http.token_file),
         security={
             name: value
             for name, value in connection_of(settings).client_options().items()

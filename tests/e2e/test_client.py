@@ -14,7 +14,7 @@ import pytest_asyncio
 
 from schemas.bundle import ContextBundle, Rejection
 from schemas.request import AssemblyRequest
-from tests.support.dispatching import create_topics
+from tests.support.dispatching import batch_of, create_topics, send_batch
 from tests.support.serving import TOKEN, Serving, serving
 from worker.client import BundleNotFetched, ClientClosed, ContextClient, InvalidReply, ReplyTimeout
 from worker.kafka.embedded import EmbeddedBroker
@@ -42,7 +42,7 @@ async def worker(bootstrap: str, tmp_path_factory: pytest.TempPathFactory) -> As
 @pytest_asyncio.fixture(loop_scope="session")
 async def client(worker: Serving) -> AsyncGenerator[ContextClient]:
     async with ContextClient(
-        worker.bootstrap_servers, topic_prefix=worker.prefix, http_token=TOKEN
+        worker.bootstrap_servers, topic_prefix=worker.prefix, http_url=worker.http_url, http_token=TOKEN
     ) as client:
         yield client
 
@@ -211,6 +211,28 @@ async def test_a_stranger_on_the_reply_topic_is_not_taken_for_a_reply(
     for headers in ([], [("correlation_id", b"")], [("correlation_id", b"\xff"), ("x", b"\xff")]):
         await client.publish_raw(b"not a reply", topic=topic, headers=headers)
     assert text_of(await client.assemble(ask("mine"), timeout_seconds=20)) == "mine"
+
+
+async def test_a_record_that_aiokafka_cannot_read_ends_no_stream(
+    worker: Serving, bootstrap: str, client: ContextClient
+) -> None:
+    events = await client.usage_events()
+    for name in ("bundles", "usage"):
+        poison = batch_of([(b"k", b"stranger", [(b"\xff", b"v")]), (b"k", b"beside it", [])])
+        await send_batch(bootstrap, f"{worker.prefix}{name}", poison)
+    for value in ("stranger", "beside it"):
+        with pytest.raises(InvalidReply, match=value):
+            await anext(events)
+    wanted = [ask(f"number {number}") for number in range(20)]
+    replies = await asyncio.gather(*(client.assemble(request, timeout_seconds=30) for request in wanted))
+    assert [text_of(reply) for reply in replies] == [request.user_message for request in wanted]
+    seen = {(await anext(events)).request_id for _ in wanted}
+    assert seen == {request.request_id for request in wanted}
+
+
+async def test_a_token_is_never_sent_to_an_address_that_a_reply_names() -> None:
+    with pytest.raises(ValueError, match="http_url"):
+        ContextClient(["127.0.0.1:9"], http_token=TOKEN)
 
 
 async def test_health_is_served_beside_it(worker: Serving) -> None:

@@ -14,7 +14,7 @@ import pytest_asyncio
 
 from schemas.bundle import ContextBundle, Rejection
 from schemas.request import AssemblyRequest
-from tests.support.dispatching import read_all
+from tests.support.dispatching import batch_of, read_all, send_batch
 from tests.support.handling import record
 from tests.support.serving import Serving, serving
 from worker.client import ContextClient
@@ -75,6 +75,22 @@ async def redriven(topic: DeadLetterTopic, requests: str, **selection: Any) -> l
 
 
 # --- Reading -----------------------------------------------------------------------------------------
+
+
+async def test_a_letter_that_aiokafka_cannot_read_hides_no_other(
+    topic: DeadLetterTopic, requests: str
+) -> None:
+    (bootstrap,) = topic.connection.bootstrap_servers
+    letters = [(record(BODY, topic=requests, key=b"%d" % number), BAD) for number in range(12)]
+    await bury(topic, *letters)
+    await send_batch(bootstrap, topic.topic, batch_of([(b"k", b"stranger", [(b"\xff", b"v")])]))
+    await bury(topic, *letters)
+    found = await list_dead_letters(topic)
+    assert sorted(letter.code for letter in found) == ["invalid_json"] * 24 + ["unreadable"]
+    (stranger,) = (letter.id for letter in found if letter.code == "unreadable")
+    shown = await show_dead_letter(topic, stranger)
+    assert shown is not None
+    assert (shown.value, shown.headers) == (b"stranger", (("\\xff", b"v"),))
 
 
 async def test_a_dead_letter_reads_as_it_was_written(topic: DeadLetterTopic, requests: str) -> None:

@@ -8,6 +8,7 @@ import signal
 from collections.abc import Awaitable, Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import partial
 from typing import Any, Final
 
 import structlog
@@ -29,9 +30,9 @@ from worker.kafka.partition import PAUSE_CAUSES, Limits
 from worker.kafka.publisher import KafkaPublisher
 from worker.kafka.quarantine import Quarantine
 from worker.kafka.records import RecordHandler
-from worker.kafka.undecodable import fetch_undecodable
 from worker.ports import CrashLedger
 from worker.telemetry import Telemetry
+from worker.undecodable import fetch_undecodable
 
 _log = structlog.get_logger(__name__)
 
@@ -184,7 +185,7 @@ class KafkaWorker:
             telemetry=self._telemetry,
             limits=self._limits,
             cluster_id=self._connection.cluster_id,
-            fetch_undecodable=lambda tp, offset: fetch_undecodable(self._connection, tp, offset),
+            fetch_undecodable=partial(fetch_undecodable, self._connection.client_options()),
         )
         window = FailureWindow()
         assignment = Assignment(route.group, shared=shared, consumer=lambda: subscriber.consumer)

@@ -17,8 +17,8 @@ from worker.kafka.admission import Slots
 from worker.kafka.outage import StoreGate
 from worker.kafka.partition import Consumer, Limits, Partition, PauseCause
 from worker.kafka.quarantine import Quarantine
-from worker.kafka.undecodable import UndecodableBatch
 from worker.telemetry import Telemetry
+from worker.undecodable import UndecodableBatch
 
 _log = structlog.get_logger(__name__)
 
@@ -232,9 +232,14 @@ class Assignment(ConsumerRebalanceListener):
             tp = partition.topic_partition
             offset = committed[tp]
             partition.committed = begins[tp] if offset is None else offset
-            start = partition.ref(partition.committed, scope=scope)
-            await self._shared.quarantine.started(self._group, start, end_offset=ends[tp])
+            # Said before it is written: a rebalance that cuts this off clears what may have been counted.
             partition.scope = scope
+            try:
+                start = partition.ref(partition.committed)
+                await self._shared.quarantine.started(self._group, start, end_offset=ends[tp])
+            except StoreUnavailable:
+                partition.scope = ""
+                raise
 
         # Those that were counted before the store went away are not counted again.
         counts = [count(partition) for partition in partitions if not partition.scope]

@@ -28,7 +28,7 @@ from worker.decoding import read_ids
 from worker.kafka.connection import KafkaConnection
 from worker.kafka.headers import GENERATION, MAX_ECHOED_BYTES, Headers, read_headers
 from worker.kafka.records import InboundRecord, OutboundRecord
-from worker.kafka_clients import Producer, Record, started_producer, up_to_now, whole_topic
+from worker.kafka_clients import Producer, Record, started_producer, whole_topic
 from worker.outcomes import Refusal
 
 PREFIX: Final = "context-dead-"
@@ -155,8 +155,8 @@ async def read_dead_letters(
 
     Cost: one pass over the topic, whatever is selected. Raises TopicMissing or aiokafka's errors.
     """
-    async with whole_topic(source.topic, source.connection.client_options()) as consumer:
-        async for record in up_to_now(consumer):
+    async with whole_topic(source.topic, source.connection.client_options()) as letters:
+        async for record in letters.up_to_now():
             letter = parse_dead_letter(record)
             if selection.holds(letter):
                 yield letter
@@ -177,13 +177,12 @@ async def show_dead_letter(source: DeadLetterTopic, letter_id: str) -> DeadLette
     Raises ValueError where the id is not `partition:offset`.
     """
     partition, offset = _place(letter_id)
-    async with whole_topic(source.topic, source.connection.client_options()) as consumer:
+    async with whole_topic(source.topic, source.connection.client_options()) as letters:
         place = TopicPartition(source.topic, partition)
-        if place not in consumer.assignment():
+        if place not in letters.partitions:
             return None
-        first = (await consumer.beginning_offsets([place]))[place]
-        consumer.seek(place, max(offset, first))
-        async with aclosing(up_to_now(consumer, [place])) as records:
+        await letters.seek(place, offset)
+        async with aclosing(letters.up_to_now([place])) as records:
             async for record in records:
                 return parse_dead_letter(record) if record.offset == offset else None
     return None

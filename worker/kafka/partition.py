@@ -81,10 +81,10 @@ class Partition:
         """Whether no record of it may be admitted."""
         return bool(self.causes)
 
-    def ref(self, offset: int, *, scope: str | None = None) -> RecordRef:
-        """Where one of its records lies; before it is opened, `scope` has to be said."""
+    def ref(self, offset: int) -> RecordRef:
+        """Where one of its records lies; the scope is known when it is opened."""
         topic, partition = self.topic_partition
-        return RecordRef(scope=scope or self.scope, topic=topic, partition=partition, offset=offset)
+        return RecordRef(scope=self.scope, topic=topic, partition=partition, offset=offset)
 
     def restart(self) -> OffsetTracker:
         """Track a log that began anew; what is in work of the old one no longer counts."""

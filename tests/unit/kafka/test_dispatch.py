@@ -22,9 +22,9 @@ from worker.kafka.outage import StoreGate
 from worker.kafka.partition import Limits
 from worker.kafka.quarantine import Quarantine
 from worker.kafka.records import Handled, InboundRecord
-from worker.kafka.undecodable import UndecodableBatch, UndecodableRecord
 from worker.ports import RecordRef
 from worker.telemetry import Telemetry
+from worker.undecodable import UndecodableBatch, UndecodableRecord
 
 P0, P1 = TopicPartition("requests", 0), TopicPartition("requests", 1)
 
@@ -419,6 +419,27 @@ async def test_opening_is_tried_again_where_the_broker_does_not_answer(monkeypat
     async with bench.running():
         await until(lambda: bench.committed() == 1)
     assert bench.cluster_errors == []
+
+
+@pytest.mark.parametrize("is_written", [False, True])
+async def test_a_rebalance_in_the_middle_of_counting_leaves_no_life_counted(
+    monkeypatch: pytest.MonkeyPatch, *, is_written: bool
+):
+    bench = Bench()
+    bench.consumer.append(P0, b"a")
+    raise_start, is_counting = bench.ledger.raise_start, asyncio.Event()
+
+    async def hanging(group: str, position: RecordRef) -> int:
+        if is_written:
+            await raise_start(group, position)
+        is_counting.set()
+        return await asyncio.Future()
+
+    monkeypatch.setattr(bench.ledger, "raise_start", hanging)
+    async with bench.running():
+        await is_counting.wait()
+        await bench.consumer.rebalance(bench.assignment, [])
+        assert bench.ledger.starts == {}
 
 
 async def test_leaving_drains_commits_and_gives_up_what_is_left_at_the_deadline():

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.dispatching import batch_of
-from worker.kafka.undecodable import UndecodableBatch, UndecodableRecord, first_undecodable
+from worker.undecodable import UndecodableBatch, UndecodableRecord, first_undecodable
 
 TP = TopicPartition("requests", 3)
 BAD = (b"\xff\xfe", b"v")

@@ -9,7 +9,7 @@ clarity beats speed.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -19,8 +19,6 @@ from aiokafka.codec import gzip_decode, lz4_decode, snappy_decode, zstd_decode
 from aiokafka.errors import CorruptRecordException, LeaderNotAvailableError, for_code
 from aiokafka.protocol.fetch import FetchRequest
 from aiokafka.record.util import decode_varint
-
-from worker.kafka.connection import KafkaConnection
 
 _READ_COMMITTED: Final = 1
 _MAX_WAIT_MS: Final = 500
@@ -64,13 +62,14 @@ class UndecodableBatch:
 
 
 async def fetch_undecodable(
-    connection: KafkaConnection, topic_partition: TopicPartition, offset: int
+    options: Mapping[str, Any], topic_partition: TopicPartition, offset: int
 ) -> UndecodableBatch | None:
     """The batch that holds the next record from `offset` on, if aiokafka cannot decode it; else None.
 
-    Opens a connection of its own for it. Raises KafkaError.
+    Opens a connection of its own for it, `options` being keyword arguments of aiokafka's clients. Raises
+    KafkaError.
     """
-    client: Any = AIOKafkaClient(**connection.client_options())
+    client: Any = AIOKafkaClient(**options)
     try:
         await client.bootstrap()
         await client.set_topics([topic_partition.topic])
