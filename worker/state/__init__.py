@@ -1,0 +1,1 @@
+"""What is known of a project and its threads, folded from events: pure rules, whatever the store."""

@@ -1,0 +1,197 @@
+"""How events about one thing become what is known of it: a fold over them in their order.
+
+Each rule takes what is known and one later event. A document holds JSON values only, so that every store
+keeps the same bytes; `final` in it says that the thing has ended, and that nothing changes it any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby, islice
+from typing import Any, Final
+
+from schemas.session import read_step_status
+from schemas.state import EventKind
+from schemas.wire import canonical_json, sha256_hex
+from worker.state.records import Order, StateRecord
+
+Document = Mapping[str, Any]
+
+MAX_RUNTIME_EVENTS: Final = 200
+"""Gateway events and tool calls that are kept in mind of one thread, the newest."""
+
+_AT_A_TIME: Final = 1_000
+_ENDED: Final = frozenset({"done", "skipped"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EntityState:
+    """What is known of one thing, and up to which event."""
+
+    document: Document
+    last: Order
+    base: EntityState | None = None
+    """What events came to that are forgotten one by one; it has no base of its own."""
+
+
+def fold_anew(base: EntityState | None, records: Iterable[StateRecord]) -> EntityState | None:
+    """What is known after all events later than `base`, sorted; None where there is nothing.
+
+    Holds no more than a few of them at a time.
+    """
+    state = base
+    rest = iter(records)
+    while some := tuple(islice(rest, _AT_A_TIME)):
+        state = fold_on(state, some)
+    return state if base is None or state is None else replace(state, base=base)
+
+
+def compacted(state: EntityState | None) -> EntityState | None:
+    """The state as a base for later events."""
+    return None if state is None else replace(state, base=None)
+
+
+def fold_on(state: EntityState | None, records: Iterable[StateRecord]) -> EntityState:
+    """What is known after these events, which are sorted and all later than the state; at least one."""
+    document: Document = {} if state is None else state.document
+    last = None if state is None else state.last
+    for kind, run in groupby(records, key=lambda record: record.kind):
+        events = tuple(run)
+        last = events[-1].order
+        document = _RULES[kind](document, events)
+    if last is None:
+        raise ValueError("nothing to fold")
+    return EntityState(document=document, last=last, base=None if state is None else state.base)
+
+
+Rule = Callable[[Document, Sequence[StateRecord]], Document]
+
+
+def _each(rule: Callable[[Document, StateRecord], Document]) -> Rule:
+    """One event after the other, until the thing has ended."""
+
+    def fold(known: Document, records: Sequence[StateRecord]) -> Document:
+        for record in records:
+            if known.get("final"):
+                break
+            known = rule(known, record)
+        return known
+
+    return fold
+
+
+def _replaced(known: Document, record: StateRecord) -> Document:
+    """The last one counts."""
+    del known
+    return {"at_us": record.at_us, "body": record.body}
+
+
+def _project(known: Document, record: StateRecord) -> Document:
+    return {"at_us": record.at_us, "body": {**known.get("body", {}), **record.body}}
+
+
+def _session_opened(known: Document, record: StateRecord) -> Document:
+    opened = {"opened_at_us": record.at_us} | {k: v for k, v in known.items() if k == "opened_at_us"}
+    return {**opened, "at_us": record.at_us, "body": {**known.get("body", {}), **record.body}}
+
+
+def _session_closed(known: Document, record: StateRecord) -> Document:
+    return {
+        **_session_opened(known, record),
+        "closed_at_us": record.at_us,
+        "final": True,
+    }
+
+
+def _goal_set(known: Document, record: StateRecord) -> Document:
+    del known
+    return _goal(record.body, set_at_us=record.at_us, at_us=record.at_us)
+
+
+def _goal_updated(known: Document, record: StateRecord) -> Document:
+    # Changes of a goal that nobody has set yet wait for it: they are folded again when it comes.
+    if "set_at_us" not in known:
+        return {}
+    body = {**known["body"], **record.body}
+    return _goal(body, set_at_us=known["set_at_us"], at_us=record.at_us)
+
+
+def _goal(body: Mapping[str, Any], *, set_at_us: int, at_us: int) -> Document:
+    return {
+        "set_at_us": set_at_us,
+        "at_us": at_us,
+        "body": body,
+        **_final_if(read_step_status(body.get("status")) in _ENDED),
+    }
+
+
+def _work_item(known: Document, record: StateRecord) -> Document:
+    return {
+        **_replaced(known, record),
+        **_final_if(read_step_status(record.body.get("state")) in _ENDED),
+    }
+
+
+def _plan_set(known: Document, record: StateRecord) -> Document:
+    body = {name: value for name, value in record.body.items() if name != "status"}
+    digest = sha256_hex(canonical_json(body))
+    is_unchanged = known.get("digest") == digest
+    return {
+        "set_at_us": record.at_us,
+        "at_us": record.at_us,
+        "body": body,
+        "digest": digest,
+        # A document that is published again as it was says nothing against what has happened meanwhile;
+        # one that has changed does, and its own marks count.
+        "steps": known.get("steps", {}) if is_unchanged else {},
+        "pointer": known.get("pointer") if is_unchanged else None,
+        "summaries": known.get("summaries", {}),
+        **_plan_end(record.body.get("status")),
+    }
+
+
+def _step_advanced(known: Document, record: StateRecord) -> Document:
+    step_id = record.body["step_id"]
+    summary = record.body.get("summary")
+    return {
+        **known,
+        "at_us": record.at_us,
+        "steps": {**known.get("steps", {}), step_id: record.body["status"]},
+        "pointer": step_id,
+        "summaries": {**known.get("summaries", {}), **({step_id: summary} if summary else {})},
+        **_plan_end(record.body.get("plan_status")),
+    }
+
+
+def _plan_end(status: object) -> Document:
+    return {"ended_as": status, "final": True} if status in {"completed", "cancelled"} else {}
+
+
+def _runtime(known: Document, record: StateRecord) -> Document:
+    event = {"at_us": record.at_us, "event": record.kind, "body": record.body}
+    return {"events": [*known.get("events", ()), event][-MAX_RUNTIME_EVENTS:]}
+
+
+def _final_if(is_final: bool) -> Document:  # noqa: FBT001  a condition, nothing to configure
+    return {"final": True} if is_final else {}
+
+
+_RULES: Final[Mapping[EventKind, Rule]] = {
+    "session_opened": _each(_session_opened),
+    "session_closed": _each(_session_closed),
+    "project_updated": _each(_project),
+    "goal_set": _each(_goal_set),
+    "goal_updated": _each(_goal_updated),
+    "work_item": _each(_work_item),
+    "hand_off": _each(_replaced),
+    "decision": _each(_replaced),
+    "plan_set": _each(_plan_set),
+    "step_advanced": _each(_step_advanced),
+    "memory": _each(_replaced),
+    "message": _each(_replaced),
+    "artifact": _each(_replaced),
+    "test_result": _each(_replaced),
+    "gateway_event": _each(_runtime),
+    "tool_call": _each(_runtime),
+}
