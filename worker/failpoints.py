@@ -30,6 +30,8 @@ POINTS: Final = (
     "reply.before_usage",
     "usage.before_done",
     "sync.before_index",
+    "state.before_store",
+    "state.after_store",
 )
 
 

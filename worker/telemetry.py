@@ -30,6 +30,7 @@ SPAN_STORE: Final = "context.store"
 SPAN_PUBLISH: Final = "context.publish"
 SPAN_SYNC: Final = "context.sync"
 SPAN_INDEX: Final = "context.index"
+SPAN_STATE: Final = "context.state"
 
 _SECONDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 
@@ -133,6 +134,12 @@ class Telemetry:
         self.syncs = Counter(
             "context_syncs_total",
             "Syncs ended, by outcome (indexed, unchanged, repeated, rejected) and rejection code.",
+            ("outcome", "code"),
+            registry=registry,
+        )
+        self.state_events = Counter(
+            "context_state_events_total",
+            "State events, by outcome (new, repeated, conflicting, late, rejected) and rejection code.",
             ("outcome", "code"),
             registry=registry,
         )

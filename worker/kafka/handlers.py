@@ -39,10 +39,19 @@ from schemas.request import AssemblyRequest
 from schemas.usage import UsageEvent
 from schemas.wire import DecodeNotes
 from worker.decoding import check_request
-from worker.errors import Expired, InternalError, Rejected, RequestIdReused, StoreUnavailable, WorkerDied
+from worker.errors import Expired, Rejected, RequestIdReused, StoreUnavailable
 from worker.failpoints import Failpoints
 from worker.kafka.headers import RequestHeaders
-from worker.kafka.received import BodyLimits, Received, defect, instant, receive, undecoded, without_ids
+from worker.kafka.received import (
+    BodyLimits,
+    Received,
+    defect,
+    in_vain,
+    instant,
+    receive,
+    undecoded,
+    without_ids,
+)
 from worker.kafka.records import Handled, InboundRecord, Publisher
 from worker.kafka.replies import Replies, Routes
 from worker.kafka.spans import record_span
@@ -172,7 +181,7 @@ class RequestHandler:
         is a dead letter all the same. Where a defect stops even that, dead letter and reply are made from
         the record alone. Raises StoreUnavailable, before anything was published.
         """
-        error, trace_text = _in_vain(attempts, cause)
+        error, trace_text = in_vain(attempts, cause)
         with self._request(record) as headers:
             try:
                 return await self._bury(record, headers, error, trace_text=trace_text)
@@ -335,14 +344,6 @@ class RequestHandler:
             # The event itself is on the usage topic; a full disk is no reason to stop answering.
             self._telemetry.usage_log_failures.inc()
             _log.warning("usage_log.failed", error=str(error))
-
-
-def _in_vain(attempts: int, cause: BaseException | None) -> tuple[Rejected, str | None]:
-    """Why a record is buried, and the traceback of the defect that did it."""
-    if cause is None:
-        return WorkerDied(f"the worker died {attempts} times on this record", attempts=attempts), None
-    found = defect(cause)
-    return InternalError(found.refusal.message, attempts=attempts), found.traceback
 
 
 def _forgotten() -> Expired:

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import traceback
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from functools import cached_property
-from typing import Final
+from functools import cached_property, partial
+from typing import Final, TypeVar
 
 from schemas.wire import sha256_hex
 from worker.decoding import DecodedRequest, decode_request, is_heavy, read_ids
-from worker.errors import InternalError, Rejected
+from worker.errors import InternalError, Rejected, WorkerDied
 from worker.kafka.headers import RequestHeaders
 from worker.kafka.records import InboundRecord
 from worker.ports import OutcomeKey, OutcomeRecord, Tombstone
+
+T = TypeVar("T")
 
 _SMALL_BYTES: Final = 1_024
 """Within these the search for ids, some 3 µs a token, is over sooner than a thread has begun."""
@@ -108,47 +111,69 @@ class Received:
         return held.request_digest == self.body_digest
 
 
+R = TypeVar("R", bound=Received)
+
+
 async def receive(record: InboundRecord, headers: RequestHeaders, limits: BodyLimits) -> Received:
     """Decode the body, or read the ids of one that cannot be decoded. A heavy body is read in a thread.
 
     A body that breaks a rule says so before a header that does.
     """
-    body = record.value
-    try:
-        if is_heavy(body):
-            decoded = await asyncio.to_thread(_decode, body, limits)
-        else:
-            decoded = _decode(body, limits)
-    except Rejected as refusal:
-        return await undecoded(record, headers, refusal)
-    except Exception as error:  # noqa: BLE001 - a defect of the decoder must not stop the partition
-        found = defect(error)
-        return await undecoded(record, headers, found.refusal, trace_text=found.traceback)
-    received = Received(
-        record=record,
-        headers=headers,
-        decoded=decoded,
-        refusal=headers.refusal,
-        request_id=decoded.request.request_id,
-        project_id=decoded.request.project_id,
+    decoded = await decode_body(record.value, partial(_decode, limits=limits))
+    if isinstance(decoded, Undecodable):
+        return await undecoded(record, headers, decoded.refusal, trace_text=decoded.traceback)
+    return await hashed(
+        Received(
+            record=record,
+            headers=headers,
+            decoded=decoded,
+            refusal=headers.refusal,
+            request_id=decoded.request.request_id,
+            project_id=decoded.request.project_id,
+        )
     )
-    if len(body or b"") > _LARGE_BYTES:
-        await asyncio.to_thread(received.hash_body)
-    return received
 
 
 async def undecoded(
     record: InboundRecord, headers: RequestHeaders, refusal: Rejected, *, trace_text: str | None = None
 ) -> Received:
     """A record that is refused without a decoded body; its ids are searched for, not on the event loop."""
-    body = record.value or b""
+    return await with_ids(without_ids(record, headers, refusal, trace_text=trace_text), id_field="request_id")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Undecodable:
+    """Why a body could not be decoded."""
+
+    refusal: Rejected
+    traceback: str | None = None
+    """Where it is a defect of ours."""
+
+
+async def decode_body(body: bytes | None, decode: Callable[[bytes | None], T]) -> T | Undecodable:
+    """What `decode` gives, run in a thread for a heavy body. A defect of it must not stop the partition."""
+    try:
+        return await asyncio.to_thread(decode, body) if is_heavy(body) else decode(body)
+    except Rejected as refusal:
+        return Undecodable(refusal=refusal)
+    except Exception as error:  # noqa: BLE001 - as said above
+        found = defect(error)
+        return Undecodable(refusal=found.refusal, traceback=found.traceback)
+
+
+async def with_ids(received: R, *, id_field: str) -> R:
+    """The same with the ids that its body still shows; the message's own stands in `id_field`."""
+    body = received.record.value or b""
     if len(body) <= _SMALL_BYTES:
-        request_id, project_id = read_ids(body)
+        own_id, project_id = read_ids(body, id_field=id_field)
     else:
-        request_id, project_id = await asyncio.to_thread(read_ids, body)
-    received = without_ids(record, headers, refusal, trace_text=trace_text)
-    received = replace(received, request_id=request_id, project_id=project_id)
-    if len(body) > _LARGE_BYTES:
+        own_id, project_id = await asyncio.to_thread(read_ids, body, id_field=id_field)
+    return await hashed(replace(received, request_id=own_id, project_id=project_id))
+
+
+async def hashed(received: R) -> R:
+    """The same, the digest of a large body ready: no repeat shall take it on the event loop."""
+    if len(received.record.value or b"") > _LARGE_BYTES:
         await asyncio.to_thread(received.hash_body)
     return received
 
@@ -176,6 +201,14 @@ def defect(error: BaseException) -> Defect:
         traceback="".join(traceback.format_exception(error)),
         place=f"{frames[-1].filename}:{frames[-1].lineno}" if frames else "unknown",
     )
+
+
+def in_vain(attempts: int, cause: BaseException | None) -> tuple[Rejected, str | None]:
+    """Why a record is buried that was tried `attempts` times, and the traceback of the defect that did it."""
+    if cause is None:
+        return WorkerDied(f"the worker died {attempts} times on this record", attempts=attempts), None
+    found = defect(cause)
+    return InternalError(found.refusal.message, attempts=attempts), found.traceback
 
 
 def instant(timestamp_ms: int) -> datetime:

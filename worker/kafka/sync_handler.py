@@ -35,15 +35,13 @@ from worker.code.indexing import IndexReport
 from worker.code.syncing import IsSettled, Overtaken, sync_result
 from worker.errors import (
     Expired,
-    InternalError,
     Rejected,
     RequestIdReused,
     StoreUnavailable,
-    WorkerDied,
 )
 from worker.failpoints import Failpoints
 from worker.kafka.headers import RequestHeaders
-from worker.kafka.received import BodyLimits, defect, instant
+from worker.kafka.received import BodyLimits, defect, in_vain, instant
 from worker.kafka.records import Handled, InboundRecord, Publisher
 from worker.kafka.replies import Replies, Routes
 from worker.kafka.spans import record_span
@@ -133,11 +131,7 @@ class SyncHandler:
         self, record: InboundRecord, *, attempts: int, cause: BaseException | None = None
     ) -> Handled:
         """Settle a record that was tried `attempts` times in vain, as `RequestHandler.bury` does."""
-        error: Rejected = WorkerDied(f"the worker died {attempts} times on this record", attempts=attempts)
-        trace_text = None
-        if cause is not None:
-            found = defect(cause)
-            error, trace_text = InternalError(found.refusal.message, attempts=attempts), found.traceback
+        error, trace_text = in_vain(attempts, cause)
         with self._sync_span(record) as headers:
             try:
                 received = await undecoded_sync(record, headers, error, trace_text=trace_text)

@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
-import asyncio
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from typing import Final
 
 from pydantic import ValidationError
 
 from schemas.sync import SyncRequest, sync_digest
 from schemas.wire import DecodeNotes
-from worker.decoding import decode_fields, is_heavy, read_ids, validation_refusal
+from worker.decoding import decode_fields, validation_refusal
 from worker.errors import Rejected
 from worker.kafka.headers import RequestHeaders
-from worker.kafka.received import BodyLimits, Received, defect, instant
+from worker.kafka.received import (
+    BodyLimits,
+    Received,
+    Undecodable,
+    decode_body,
+    hashed,
+    instant,
+    with_ids,
+)
 from worker.kafka.records import InboundRecord
 from worker.ports import OutcomeKey
 
-_SMALL_BYTES: Final = 1_024
-_LARGE_BYTES: Final = 262_144
 _KEY_PREFIX: Final = "\x1fsync\x1f"
 """In front of a sync's id where outcomes are stored: no id of a request holds a control character."""
 
@@ -83,18 +89,10 @@ async def receive_sync(record: InboundRecord, headers: RequestHeaders, limits: B
 
     A body that breaks a rule says so before a header that does.
     """
-    body = record.value
-    try:
-        if is_heavy(body):
-            sync = await asyncio.to_thread(decode_sync, body, limits)
-        else:
-            sync = decode_sync(body, limits)
-    except Rejected as refusal:
-        return await undecoded_sync(record, headers, refusal)
-    except Exception as error:  # noqa: BLE001 - a defect of the decoder must not stop the partition
-        found = defect(error)
-        return await undecoded_sync(record, headers, found.refusal, trace_text=found.traceback)
-    return await _hashed(
+    sync = await decode_body(record.value, partial(decode_sync, limits=limits))
+    if isinstance(sync, Undecodable):
+        return await undecoded_sync(record, headers, sync.refusal, trace_text=sync.traceback)
+    return await hashed(
         ReceivedSync(
             record=record,
             headers=headers,
@@ -111,13 +109,9 @@ async def undecoded_sync(
     record: InboundRecord, headers: RequestHeaders, refusal: Rejected, *, trace_text: str | None = None
 ) -> ReceivedSync:
     """A record that is refused without a decoded body; its ids are searched for, not on the event loop."""
-    received = sync_without_ids(record, headers, refusal, trace_text=trace_text)
-    body = record.value or b""
-    if len(body) <= _SMALL_BYTES:
-        sync_id, project_id = read_ids(body, id_field="sync_id")
-    else:
-        sync_id, project_id = await asyncio.to_thread(read_ids, body, id_field="sync_id")
-    return await _hashed(replace(received, request_id=sync_id, project_id=project_id))
+    return await with_ids(
+        sync_without_ids(record, headers, refusal, trace_text=trace_text), id_field="sync_id"
+    )
 
 
 def sync_without_ids(
@@ -133,10 +127,3 @@ def sync_without_ids(
         request_id=None,
         project_id=None,
     )
-
-
-async def _hashed(received: ReceivedSync) -> ReceivedSync:
-    """The same, the digest of a large body ready: no repeat shall take it on the event loop."""
-    if len(received.record.value or b"") > _LARGE_BYTES:
-        await asyncio.to_thread(received.hash_body)
-    return received

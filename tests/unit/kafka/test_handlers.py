@@ -507,7 +507,7 @@ async def test_a_record_buried_for_a_defect_is_an_internal_error_with_its_traceb
 async def test_a_defect_of_the_burial_itself_leaves_dead_letter_and_reply(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def broken(body: bytes | None) -> tuple[str | None, str | None]:
+    def broken(body: bytes | None, *, id_field: str) -> tuple[str | None, str | None]:
         raise ZeroDivisionError
 
     monkeypatch.setattr("worker.kafka.received.read_ids", broken)

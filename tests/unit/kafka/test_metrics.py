@@ -38,6 +38,7 @@ MOVED_BY_OTHER_PARTS = {
     "context_altered_publications",  # test_replies
     "context_records_given_up",  # test_dispatch
     "context_syncs",  # test_sync_handler
+    "context_state_events",  # test_state_handler
     "context_pack_cache",  # the pack provider
     "context_records_in_flight",  # the running application, which reads them off its dispatchers
     "context_partitions_paused",

@@ -1,0 +1,103 @@
+"""What happens to one state event, from the record to the store.
+
+An event is durable before its offset is committed, and to apply it again changes nothing: whatever is killed
+in between, what is known afterwards is what it would have been without. So there is no outcome to store, no
+order to keep, and nothing to answer to an event that was taken. One that cannot be is a dead letter, and a
+rejection with the event's id as `request_id`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from typing import Final
+
+import structlog
+
+from worker.errors import Rejected, StoreUnavailable
+from worker.failpoints import Failpoints
+from worker.kafka.headers import RequestHeaders
+from worker.kafka.received import BodyLimits, defect, in_vain
+from worker.kafka.records import Handled, InboundRecord
+from worker.kafka.replies import Replies
+from worker.kafka.spans import record_span
+from worker.kafka.state_received import DecodedEvent, ReceivedEvent, receive_event, undecoded_event
+from worker.state.writing import StateWriter
+from worker.telemetry import SPAN_STATE, SPAN_STORE, Telemetry
+
+_log = structlog.get_logger(__name__)
+
+_NOT_DEFECTS: Final = (asyncio.CancelledError, KeyboardInterrupt, SystemExit, GeneratorExit)
+
+
+class StateHandler:
+    """Takes state events in, as `worker.kafka.records.RecordHandler` says; one per worker."""
+
+    def __init__(
+        self,
+        *,
+        writer: StateWriter,
+        replies: Replies,
+        reply_topics: frozenset[str],
+        limits: BodyLimits,
+        telemetry: Telemetry,
+        failpoints: Failpoints,
+    ) -> None:
+        """`reply_topics` are those that a rejection may be asked for on."""
+        self._writer = writer
+        self._replies = replies
+        self._reply_topics = reply_topics
+        self._limits = limits
+        self._telemetry = telemetry
+        self._failpoints = failpoints
+
+    async def handle(self, record: InboundRecord) -> Handled:
+        """Return when the event is durable, or answered as what it is. Raises StoreUnavailable."""
+        with self._event_span(record) as headers:
+            await self._failpoints.reach("decode", record.value or b"")
+            received = await receive_event(record, headers, self._limits)
+            event = received.event
+            if event is None or received.refusal is not None:
+                return await self._refuse(received, received.reason)
+            self._telemetry.unknown_fields.inc(event.notes.unknown_fields)
+            self._telemetry.naive_times.inc(event.notes.naive_times)
+            try:
+                await self._take(event)
+            except (StoreUnavailable, *_NOT_DEFECTS):
+                raise  # a dependency that is away is never a dead letter, and an order to stop never an error
+            except BaseException as error:  # noqa: BLE001 - a panic in an extension is no Exception
+                found = defect(error)
+                _log.error("state.failed", kind=type(error).__name__, place=found.place)
+                refused = replace(received, refusal=found.refusal, traceback=found.traceback)
+                return await self._refuse(refused, found.refusal)
+            return Handled()
+
+    async def bury(
+        self, record: InboundRecord, *, attempts: int, cause: BaseException | None = None
+    ) -> Handled:
+        """Settle a record that was tried `attempts` times in vain, as `RequestHandler.bury` does.
+
+        Whether the event was taken before the process died is not known: it may stand in the state.
+        """
+        error, trace_text = in_vain(attempts, cause)
+        with self._event_span(record) as headers:
+            return await self._refuse(
+                await undecoded_event(record, headers, error, trace_text=trace_text), error
+            )
+
+    async def _take(self, event: DecodedEvent) -> None:
+        event_id = event.record.event_id
+        await self._failpoints.reach("state.before_store", event_id)
+        with self._telemetry.step(SPAN_STORE):
+            await self._writer.apply(event.project_id, event.record)
+        await self._failpoints.reach("state.after_store", event_id)
+
+    async def _refuse(self, received: ReceivedEvent, error: Rejected) -> Handled:
+        await self._replies.without_outcome(received, error)
+        return Handled(code=error.code)
+
+    def _event_span(self, record: InboundRecord) -> AbstractContextManager[RequestHeaders]:
+        return record_span(
+            record, SPAN_STATE, kind="state", allowed=self._reply_topics, telemetry=self._telemetry
+        )
