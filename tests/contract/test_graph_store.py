@@ -310,6 +310,12 @@ async def test_facts_are_kept_by_digest_and_dropped_by_name(store: GraphStore, p
     change = GraphChange(upserted=chain("a").nodes, added_facts=facts)
     await store.apply(project, change, snapshot_id="s", expected_version=0)
     assert await store.load_facts(project) == dict(facts)
+    assert await store.load_facts(project, ["d3", "d1", "absent"]) == {
+        "d1": b"\x00\xff",
+        "d3": b"3" * 100_000,
+    }
+    assert await store.load_facts(project, []) == {}
+    assert await store.load_facts("nobody", ["d1"]) == {}
     change = GraphChange(removed_facts=("d1", "absent"), added_facts=(("d2", b"new"),))
     head = await store.apply(project, change, snapshot_id="t", expected_version=1)
     assert head.graph_version == 2

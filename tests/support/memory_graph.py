@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from tests.support.graphs import neighbourhood_of
 from worker.errors import GraphConflict
@@ -43,8 +43,10 @@ class MemoryGraphStore:
         head, contents = graph
         return head, neighbourhood_of(contents, roots, max_hops=max_hops, max_nodes=max_nodes)
 
-    async def load_facts(self, project_id: str) -> Mapping[str, bytes]:
-        return dict(self.facts.get(project_id, {}))
+    async def load_facts(self, project_id: str, keys: Collection[str] | None = None) -> Mapping[str, bytes]:
+        await asyncio.sleep(0)
+        facts = self.facts.get(project_id, {})
+        return {key: facts[key] for key in facts if keys is None or key in keys}
 
     async def apply(
         self, project_id: str, change: GraphChange, *, snapshot_id: str, expected_version: int

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
 from worker.code.facts import Class, Import, ModuleFacts
-from worker.code.reading import FileReading
+from worker.code.outlines import Outline
 from worker.code.tests_of import tested_name
 
 _WORD: Final = re.compile(r"[\w$]+")
@@ -22,11 +22,11 @@ _FOLDER_FILES: Final = frozenset({"__init__", "index", "mod"})
 
 
 def affected_paths(
-    old: Mapping[str, FileReading], new: Mapping[str, FileReading], *, changed: Iterable[str]
+    old: Mapping[str, Outline], new: Mapping[str, Outline], *, changed: Iterable[str]
 ) -> frozenset[str] | None:
     """The paths in `new` whose links may differ from what they were in `old`; None means all of them.
 
-    `changed` are the paths that were added, removed, or whose content differs. The readings of all others are
+    `changed` are the paths that were added, removed, or whose content differs. The outlines of all others are
     the same in both. O(names).
     """
     changed = frozenset(changed)
@@ -34,8 +34,8 @@ def affected_paths(
     for path in sorted(changed):
         before, after = old.get(path), new.get(path)
         if before is None or after is None or before.status != after.status:
-            for reading in (before, after):
-                names |= _all_names(reading, path)
+            for outline in (before, after):
+                names |= _all_names(outline, path)
             continue
         difference = _changed_names(before.facts, after.facts)
         if difference is None:
@@ -46,18 +46,18 @@ def affected_paths(
     if not _follow_aliases(names, old, new, changed):
         return None
     return frozenset(
-        path
-        for path, reading in new.items()
-        if path in changed or (reading.facts is not None and not names.isdisjoint(_names_in(reading.facts)))
+        path for path, outline in new.items() if path in changed or not names.isdisjoint(_names_in(outline))
     )
 
 
 def _follow_aliases(
-    names: set[str], old: Mapping[str, FileReading], new: Mapping[str, FileReading], changed: frozenset[str]
+    names: set[str], old: Mapping[str, Outline], new: Mapping[str, Outline], changed: frozenset[str]
 ) -> bool:
     """Add the names that modules give to what is named so; False where that cannot be told."""
-    modules = [r.facts for r in new.values() if r.facts is not None]
-    modules += [r.facts for path, r in old.items() if path in changed and r.facts is not None]
+    modules = [outline.facts for outline in new.values() if outline.facts is not None]
+    modules += [
+        outline.facts for path, outline in old.items() if path in changed and outline.facts is not None
+    ]
     parts = [
         (item, frozenset(_import_words(item, module.path))) for module in modules for item in module.imports
     ]
@@ -87,15 +87,15 @@ def _import_words(item: Import, path: str) -> Iterator[str]:
         yield item.name
 
 
-def _all_names(reading: FileReading | None, path: str) -> set[str]:
+def _all_names(outline: Outline | None, path: str) -> set[str]:
     """Every name by which something in the file, or the file itself, can be reached."""
     *folders, file = path.split("/")
     stem = file.split(".", 1)[0]
     names = set(_WORD.findall(stem))
     if stem in _FOLDER_FILES:
         names.update(folders[-1:])
-    if reading is not None and reading.facts is not None:
-        names |= {name for _, name in _interface(reading.facts)}
+    if outline is not None and outline.facts is not None:
+        names |= {name for _, name in _interface(outline.facts)}
     return names
 
 
@@ -131,12 +131,12 @@ def _interface(module: ModuleFacts) -> dict[tuple[str, str], list[tuple[object, 
     return found
 
 
-def _names_in(module: ModuleFacts) -> set[str]:
-    """Every name that stands in the module where its links come from."""
-    names: set[str] = set()
-    calls = [module.calls, *(item.calls for item in (*module.functions, *module.classes))]
-    for written in {call.name for body in calls for call in body}:
-        names.update(_WORD.findall(written))
+def _names_in(outline: Outline) -> set[str]:
+    """Every name that stands in the file where its links come from."""
+    names: set[str] = set(_WORD.findall(outline.called))
+    module = outline.facts
+    if module is None:
+        return names
     for item in module.imports:
         names.update(_import_words(item, module.path))
         names.add(item.local_name)

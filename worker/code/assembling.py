@@ -1,17 +1,20 @@
-"""All readings and links of a project to its graph, and the digest of what it was made from.
+"""Readings and links to the nodes and edges of a project's graph, and the digest of what it was made from.
 
-A pure function: the same files, history and rules give the same graph, whatever was kept from earlier.
+Pure functions: the same files, history and rules give the same graph, whatever was kept from earlier. A graph
+is put together from parts that share no key: what each file gives, what the history gives, and what only all
+files together tell of requirements, decisions and owners. So a part can be computed again without the others.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from schemas.graph import RELATION_RULE_OF
+from worker.code.catalogue import Entry
 from worker.code.history import MAX_FILES_A_COMMIT, History, updates
 from worker.code.linking import FileLinks
 from worker.code.reading import FileReading
@@ -35,8 +38,21 @@ class IndexedFile:
 
 
 @dataclass(frozen=True, slots=True)
+class CodeOutline:
+    """The graph of the code as a step sees it: what there is, without what it says."""
+
+    refs: Collection[NodeRef]
+    """Every file and what is in it."""
+    traces: Sequence[Edge] = ()
+    """The edges that lead to requirement items, which may be no nodes yet."""
+
+
+@dataclass(frozen=True, slots=True)
 class Additions:
-    """What a step adds to the graph of the code, and the edges that it replaces by what it adds."""
+    """What a step adds to the graph of the code, and the traces that it replaces by what it adds.
+
+    An edge that is added has a requirement item at one of its ends, or another node that is not the code's.
+    """
 
     nodes: Sequence[Node] = ()
     edges: Sequence[Edge] = ()
@@ -47,13 +63,12 @@ class Additions:
 class ProjectStep:
     """Adds what only all files together give.
 
-    `add` is handed what readings left under the step's kind in `documents`, by path, and the graph of the
-    code, in which tags may still name requirements that no node is. It is a module-level function, by whose
-    name the rules of an index are told apart.
+    `add` is handed what readings left under the step's kind in `documents`, by path, and the outline of the
+    code. It is a module-level function, by whose name the rules of an index are told apart.
     """
 
     kind: str
-    add: Callable[[Mapping[str, str], GraphContents], Additions]
+    add: Callable[[Mapping[str, str], CodeOutline], Additions]
 
 
 def assemble(
@@ -63,53 +78,145 @@ def assemble(
     *,
     history: History,
     rules: str,
-    steps: Sequence[ProjectStep] = (),
+    additions: Sequence[Additions] = (),
 ) -> GraphContents:
     """The graph of a project. O(nodes + edges), sorted."""
-    graph = _Graph()
-    project = Node(label="Project", id=project_id, name=project_id, properties=((RULES, rules),))
+    graph = GraphBuilder()
+    project = project_node(project_id, rules)
     graph.add_nodes([project])
     touched = updates(history)
+    refs = {project.ref}
+    traces: list[Edge] = []
     for path in sorted(files):
-        file = files[path]
-        node = _file_node(path, file, links.get(path), touched.get(path))
-        graph.add_nodes([node, *file.reading.nodes])
-        graph.add_edges([Edge(project.ref, "DEFINES", node.ref), *file.reading.edges])
-        if path in links:
-            graph.add_edges(links[path].edges)
-    _add_history(graph, history, files)
-    code = graph.contents(with_open_traces=True) if steps else None
-    for step in steps:
-        documents = {
-            path: text
-            for path in sorted(files)
-            for kind, text in files[path].reading.documents
-            if kind == step.kind
-        }
-        if documents and code is not None:
-            graph.apply(step.add(documents, code))
-    graph.add_dangling_requirements()
+        file, found = files[path], links.get(path)
+        entry = entry_of(file, found)
+        graph.add_nodes([file_node(path, entry, touched.get(path)), *file.reading.nodes])
+        graph.add_edges([Edge(project.ref, "DEFINES", NodeRef("File", path))])
+        graph.add_edges(file_edges(file.reading, found))
+        refs.add(NodeRef("File", path))
+        refs.update([node.ref for node in file.reading.nodes])
+        traces += file_traces(file.reading, found)
+    graph.add_history(history, files)
+    graph.add_requirements(traces, additions, refs)
     return graph.contents()
 
 
-def digest_inputs(files: Mapping[str, IndexedFile], history: History, *, rules: str) -> str:
-    """The snapshot's id: a digest of the files, of the history as far as it is used, and of the rules."""
+def entry_of(file: IndexedFile, links: FileLinks | None, *, links_key: str = "") -> Entry:
+    """What the catalogue says of a file."""
+    reading = file.reading
+    is_linked = links is not None and reading.facts is not None
+    return Entry(
+        sha256=file.sha256,
+        size_bytes=file.size_bytes,
+        language=reading.language,
+        status=reading.status,
+        reason=reading.reason,
+        unresolved_calls=links.unresolved_calls if is_linked and links is not None else None,
+        exact_calls=links.exact_calls if links else 0,
+        guessed_calls=links.guessed_calls if links else 0,
+        links_key=links_key,
+        documents=tuple(sorted({kind for kind, _ in reading.documents})),
+    )
+
+
+def digest_inputs(files: Mapping[str, tuple[str, str]], history: History, *, rules: str) -> str:
+    """The snapshot's id: a digest of the files, of the history as far as it is used, and of the rules.
+
+    `files` holds, by path, the digest of the content and how far it could be read.
+    """
     row = [
         rules,
-        [[path, files[path].sha256, files[path].reading.status] for path in sorted(files)],
+        [[path, *files[path]] for path in sorted(files)],
         [[commit.hash, commit.paths] for commit in history.commits],
     ]
     return hashlib.sha256(json.dumps(row, separators=(",", ":")).encode()).hexdigest()
 
 
-class _Graph:
+def run_steps(
+    steps: Sequence[ProjectStep], documents: Mapping[str, Mapping[str, str]], code: CodeOutline
+) -> tuple[Additions, ...]:
+    """What each step adds, in their order; nothing for one without documents of its kind.
+
+    `documents` holds their texts by kind and path. Raises ValueError for a step that adds an edge between two
+    nodes of the code: that one would depend on files that are not looked at again.
+    """
+    refs = frozenset(code.refs)
+    added: list[Additions] = []
+    for step in steps:
+        if not documents.get(step.kind):
+            continue
+        found = step.add(documents[step.kind], code)
+        for edge in found.edges:
+            if edge.source in refs and edge.target in refs and not is_trace(edge):
+                raise ValueError(f"the step {step.kind!r} adds {edge} between two nodes of the code")
+        added.append(found)
+    return tuple(added)
+
+
+def open_traces(edges: Iterable[Edge], refs: Collection[NodeRef]) -> list[Edge]:
+    """Those that lead from a node of the code to a requirement item, as a step sees them; sorted."""
+    return sorted(
+        edge
+        for edge in edges
+        if edge.source in refs and edge.target.label == "RequirementItem" and _joins(edge)
+    )
+
+
+def is_trace(edge: Edge) -> bool:
+    """Whether it joins a requirement item to something."""
+    return edge.source.label == "RequirementItem" or edge.target.label == "RequirementItem"
+
+
+def file_edges(reading: FileReading, links: FileLinks | None) -> list[Edge]:
+    """The edges that a file gives, traces apart."""
+    edges = (*reading.edges, *links.edges) if links else reading.edges
+    return [edge for edge in edges if not is_trace(edge)]
+
+
+def file_traces(reading: FileReading, links: FileLinks | None) -> list[Edge]:
+    """The traces that a file gives."""
+    edges = (*reading.edges, *links.edges) if links else reading.edges
+    return [edge for edge in edges if is_trace(edge)]
+
+
+def project_node(project_id: str, rules: str) -> Node:
+    """The node that all files hang from."""
+    return Node(label="Project", id=project_id, name=project_id, properties=((RULES, rules),))
+
+
+def file_node(path: str, entry: Entry, touched: tuple[str, int] | None) -> Node:
+    """The node of a file. `touched` is when its last commit was made, and how many there are."""
+    properties = {
+        "sha256": entry.sha256,
+        "size_bytes": str(entry.size_bytes),
+        "status": entry.status,
+    }
+    if entry.reason:
+        properties["reason"] = entry.reason
+    if entry.unresolved_calls is not None:
+        properties["unresolved_calls"] = str(entry.unresolved_calls)
+    if touched is not None:
+        properties["updated_at"], properties["churn"] = touched[0], str(touched[1])
+    return Node(
+        label="File",
+        id=path,
+        name=path.rsplit("/", 1)[-1],
+        path=path,
+        language=entry.language,
+        properties=tuple(sorted(properties.items())),
+    )
+
+
+class GraphBuilder:
     """Nodes and edges while they are gathered: of nodes with one name the first counts."""
 
     def __init__(self) -> None:
+        """Hold nothing yet."""
         self._nodes: dict[NodeRef, Node] = {}
         self._edges: dict[tuple[NodeRef, str, NodeRef], Edge] = {}
 
     def add_nodes(self, nodes: Iterable[Node]) -> None:
+        """Add those whose name is not taken."""
         for node in nodes:
             self._nodes.setdefault(node.ref, node)
 
@@ -122,78 +229,65 @@ class _Graph:
             if other is None or edge[3:] < other[3:]:
                 known[key] = edge
 
-    def apply(self, additions: Additions) -> None:
-        for edge in additions.replaced:
-            self._edges.pop(edge[:3], None)
-        self.add_nodes(additions.nodes)
-        self.add_edges(additions.edges)
+    def add_history(self, history: History, files: Collection[str]) -> None:
+        """Add the commits that touch any of the files, and what they touch."""
+        for commit in history.commits:
+            paths = [path for path in commit.paths if path in files]
+            if not paths or len(commit.paths) > MAX_FILES_A_COMMIT:
+                continue
+            node = Node(
+                label="Commit",
+                id=commit.hash,
+                name=commit.message.split("\n", 1)[0],
+                text=commit.message,
+                properties=(("committed_at", commit.committed_at),),
+            )
+            self.add_nodes([node])
+            self.add_edges([Edge(node.ref, "TOUCHES", NodeRef("File", path)) for path in paths])
 
-    def add_dangling_requirements(self) -> None:
-        for edge in self._edges.values():
+    def add_requirements(
+        self, traces: Iterable[Edge], additions: Iterable[Additions], refs: Collection[NodeRef]
+    ) -> None:
+        """Add all traces of a project, what the steps make of them, and the items that only traces name.
+
+        `refs` are the nodes of the code: no other takes their names.
+        """
+        part = GraphBuilder()
+        part.add_edges(traces)
+        for one in additions:
+            for edge in one.replaced:
+                part._edges.pop(edge[:3], None)
+            part.add_nodes([node for node in one.nodes if node.ref not in refs])
+            part.add_edges(one.edges)
+        for edge in part._edges.values():
             for end in (edge.source, edge.target):
-                if end.label == "RequirementItem" and end not in self._nodes:
-                    self._nodes[end] = Node(
-                        label=end.label, id=end.id, name=end.id, properties=(("status", DANGLING),)
-                    )
+                if end.label == "RequirementItem" and end not in part._nodes and end not in refs:
+                    properties = (("status", DANGLING),)
+                    part._nodes[end] = Node(label=end.label, id=end.id, name=end.id, properties=properties)
+        self.add_nodes(part._nodes.values())
+        self.add_edges(part._edges.values())
 
-    def contents(self, *, with_open_traces: bool = False) -> GraphContents:
+    def contents(self, *, known: Collection[NodeRef] = ()) -> GraphContents:
         """Sorted; an edge that lacks one of its ends, or that the canon does not know, is left out.
 
-        With open traces, those stay that lead to a requirement item which is no node yet.
+        `known` are nodes that are there, and that edges may lead to, without being part of these contents.
         """
         nodes = self._nodes
         return GraphContents(
-            nodes=tuple(nodes[ref] for ref in sorted(nodes)),
+            nodes=tuple([nodes[ref] for ref in sorted(nodes)]),
             edges=tuple(
                 sorted(
-                    edge
-                    for edge in self._edges.values()
-                    if edge.source in nodes
-                    and (
-                        edge.target in nodes or (with_open_traces and edge.target.label == "RequirementItem")
-                    )
-                    and (edge.source.label, edge.target.label) in RELATION_RULE_OF[edge.relation].joins
+                    [
+                        edge
+                        for edge in self._edges.values()
+                        if (edge.source in nodes or edge.source in known)
+                        and (edge.target in nodes or edge.target in known)
+                        and _joins(edge)
+                    ]
                 )
             ),
         )
 
 
-def _file_node(
-    path: str, file: IndexedFile, links: FileLinks | None, touched: tuple[str, int] | None
-) -> Node:
-    reading = file.reading
-    properties = {
-        "sha256": file.sha256,
-        "size_bytes": str(file.size_bytes),
-        "status": reading.status,
-    }
-    if reading.reason:
-        properties["reason"] = reading.reason
-    if links is not None and reading.facts is not None:
-        properties["unresolved_calls"] = str(links.unresolved_calls)
-    if touched is not None:
-        properties["updated_at"], properties["churn"] = touched[0], str(touched[1])
-    return Node(
-        label="File",
-        id=path,
-        name=path.rsplit("/", 1)[-1],
-        path=path,
-        language=reading.language,
-        properties=tuple(sorted(properties.items())),
-    )
-
-
-def _add_history(graph: _Graph, history: History, files: Mapping[str, IndexedFile]) -> None:
-    for commit in history.commits:
-        paths = [path for path in commit.paths if path in files]
-        if not paths or len(commit.paths) > MAX_FILES_A_COMMIT:
-            continue
-        node = Node(
-            label="Commit",
-            id=commit.hash,
-            name=commit.message.split("\n", 1)[0],
-            text=commit.message,
-            properties=(("committed_at", commit.committed_at),),
-        )
-        graph.add_nodes([node])
-        graph.add_edges(Edge(node.ref, "TOUCHES", NodeRef("File", path)) for path in paths)
+def _joins(edge: Edge) -> bool:
+    return (edge.source.label, edge.target.label) in RELATION_RULE_OF[edge.relation].joins

@@ -39,7 +39,7 @@ def encode_reading(reading: FileReading) -> bytes:
         reading.language,
         reading.status,
         reading.reason,
-        [_node(node) for node in reading.nodes],
+        [node_row(node) for node in reading.nodes],
         [[*e.source, e.relation, *e.target, e.resolution, e.candidates] for e in reading.edges],
         None if reading.facts is None else _module(reading.facts),
         reading.documents,
@@ -60,7 +60,7 @@ def decode_reading(encoded: bytes) -> FileReading | None:
             language=language,
             status=status,
             reason=reason,
-            nodes=tuple(_read_node(node) for node in nodes),
+            nodes=tuple(read_node(node) for node in nodes),
             edges=tuple(
                 Edge(NodeRef(a, b), relation, NodeRef(c, d), resolution, candidates)
                 for a, b, relation, c, d, resolution, candidates in edges
@@ -72,7 +72,8 @@ def decode_reading(encoded: bytes) -> FileReading | None:
         return None
 
 
-def _node(node: Node) -> list[Any]:
+def node_row(node: Node) -> list[Any]:
+    """A node as a row of plain values."""
     return [
         node.label,
         node.id,
@@ -88,7 +89,8 @@ def _node(node: Node) -> list[Any]:
     ]
 
 
-def _read_node(row: list[Any]) -> Node:
+def read_node(row: list[Any]) -> Node:
+    """The node of a row. Raises ValueError, TypeError or IndexError where it is none."""
     label, node_id, name, path, start, end, signature, text, span, language, properties = row
     return Node(
         label=label,

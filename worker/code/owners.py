@@ -12,9 +12,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from worker.code.assembling import Additions
+from worker.code.assembling import Additions, CodeOutline
 from worker.code.reading import FileReading
-from worker.graph.model import Edge, GraphContents, Node
+from worker.graph.model import Edge, Node
 
 OWNER_FILES: Final = (".github/CODEOWNERS", "CODEOWNERS", "docs/CODEOWNERS")
 OWNERS: Final = "owners"
@@ -43,18 +43,18 @@ def read_owner_file(path: str, content: bytes) -> FileReading | None:
     return FileReading(path=path, documents=((OWNERS, text),))
 
 
-def link_owners(documents: Mapping[str, str], code: GraphContents) -> Additions:
+def link_owners(documents: Mapping[str, str], code: CodeOutline) -> Additions:
     """Who owns each file of the graph. O(files times rules)."""
     path = next(path for path in OWNER_FILES if path in documents)
     rules = parse_owners(documents[path])
     nodes: dict[str, Node] = {}
     edges: list[Edge] = []
-    for file in code.nodes:
-        if file.label != "File":
+    for ref in code.refs:
+        if ref.label != "File":
             continue
-        for owner in owners_of(file.id, rules):
+        for owner in owners_of(ref.id, rules):
             node = nodes.setdefault(owner, Node(label="Owner", id=owner, name=owner))
-            edges.append(Edge(node.ref, "OWNS", file.ref))
+            edges.append(Edge(node.ref, "OWNS", ref))
     return Additions(list(nodes.values()), edges)
 
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
-from worker.code.assembling import Additions, ProjectStep
+from worker.code.assembling import Additions, CodeOutline, ProjectStep
 from worker.code.chunks import chunk_nodes
 from worker.code.documents.project import join_documents
 from worker.code.documents.reading import read_document, takes
@@ -23,7 +23,7 @@ from worker.code.owners import OWNERS, link_owners, read_owner_file
 from worker.code.parsing import decode
 from worker.code.reading import FileReaders, FileReading, read_python
 from worker.code.tolerant import extract_tolerant
-from worker.graph.model import Edge, GraphContents, NodeRef
+from worker.graph.model import Edge, NodeRef
 
 SPECIFICATION: Final = "specification"
 """The kind of document that requirements and decisions are read from."""
@@ -71,18 +71,18 @@ def read_specification(path: str, content: bytes) -> FileReading | None:
     return FileReading(path=path, documents=((SPECIFICATION, facts_to_bytes(facts).decode()),))
 
 
-def link_specification(documents: Mapping[str, str], code: GraphContents) -> Additions:
+def link_specification(documents: Mapping[str, str], code: CodeOutline) -> Additions:
     """Specifications, requirements and decisions, what they apply to, and which of them tags in code mean.
 
     A tag that names an id which several specifications use leads to each, as a guess; one that names a
     requirement leads to its items. O(nodes + references).
     """
     joined = join_documents(facts_from_bytes(text.encode()) for text in documents.values())
-    edges = [*joined.edges, *resolve_references(joined, (*code.nodes, *joined.nodes)).edges]
+    edges = [*joined.edges, *resolve_references(joined, (*code.refs, *joined.nodes)).edges]
     known = {node.id for node in joined.nodes if node.label == "RequirementItem"}
     replaced: list[Edge] = []
-    for edge in code.edges:
-        if edge.target.label != "RequirementItem" or edge.target.id in known:
+    for edge in code.traces:
+        if edge.target.id in known:
             continue
         items = joined.items_for(edge.target.id, within=edge.source.id.partition("::")[0])
         if items:

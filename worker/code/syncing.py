@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Final
 from weakref import WeakValueDictionary
 
@@ -151,8 +151,8 @@ class _FencedStore:
     ) -> tuple[GraphHead, GraphContents] | None:
         return await self._inner.neighbourhood(project_id, roots, max_hops=max_hops, max_nodes=max_nodes)
 
-    async def load_facts(self, project_id: str) -> Mapping[str, bytes]:
-        return await self._inner.load_facts(project_id)
+    async def load_facts(self, project_id: str, keys: Collection[str] | None = None) -> Mapping[str, bytes]:
+        return await self._inner.load_facts(project_id, keys)
 
     async def apply(
         self, project_id: str, change: GraphChange, *, snapshot_id: str, expected_version: int

@@ -58,7 +58,8 @@ class TreeIndexer:
         links = {path: linker.link(path) for path in files}
         history = self._history(commit)
         contents = assemble(PROJECT, files, links, history=history, rules=RULES)
-        snapshot_id = digest_inputs(files, history, rules=RULES)
+        read = {path: (file.sha256, file.reading.status) for path, file in files.items()}
+        snapshot_id = digest_inputs(read, history, rules=RULES)
         return GraphHead(graph_version=1, snapshot_id=snapshot_id), contents
 
     def _history(self, commit: str) -> History:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Protocol
 
 from worker.graph.model import GraphChange, GraphContents, GraphHead, NodeRef
@@ -37,8 +37,8 @@ class GraphStore(Protocol):
         """
         ...
 
-    async def load_facts(self, project_id: str) -> Mapping[str, bytes]:
-        """What was extracted, by the digest of the file's content."""
+    async def load_facts(self, project_id: str, keys: Collection[str] | None = None) -> Mapping[str, bytes]:
+        """What was kept beside the graph, by key: all of it, or what there is under `keys`."""
         ...
 
     async def apply(

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
@@ -29,7 +29,7 @@ from worker.errors import GraphConflict
 from worker.graph.diff import check_change, missing_end, outside_ends
 from worker.graph.model import GraphChange, GraphContents, GraphHead, NodeRef
 from worker.stores.neo4j_link import Neo4jLink, Transaction, rows
-from worker.stores.neo4j_reads import read_contents, read_facts, read_neighbourhood
+from worker.stores.neo4j_reads import read_contents, read_facts, read_neighbourhood, read_some_facts
 from worker.stores.neo4j_schema import apply_ddl
 from worker.stores.neo4j_writes import (
     Ends,
@@ -200,10 +200,14 @@ class Neo4jGraphStore:
             timeout_seconds=self._timeout_seconds,
         )
 
-    async def load_facts(self, project_id: str) -> Mapping[str, bytes]:
-        """What was extracted, by the digest of the file's content. Raises StoreUnavailable."""
+    async def load_facts(self, project_id: str, keys: Collection[str] | None = None) -> Mapping[str, bytes]:
+        """What was kept beside the graph: all, or what is there under `keys`. Raises StoreUnavailable."""
         return await self._link.read(
-            lambda transaction: read_facts(transaction, project_id),
+            lambda transaction: (
+                read_facts(transaction, project_id)
+                if keys is None
+                else read_some_facts(transaction, project_id, keys)
+            ),
             timeout_seconds=self._bulk_timeout_seconds,
         )
 

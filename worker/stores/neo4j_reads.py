@@ -5,10 +5,10 @@ The driver spends a tenth of a millisecond on every record, so a page is one rec
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, Final
 
-from schemas.graph import RELATIONS
+from schemas.graph import RELATIONS, store_key
 from worker.graph.model import GraphContents, Node, NodeRef, Resolution
 from worker.stores.graph_rows import EdgeRow, assembled
 from worker.stores.neo4j_link import Transaction, rows
@@ -32,6 +32,11 @@ _FACTS_PAGE: Final = """
     MATCH (f:FileFacts) WHERE f.key > $after AND f.key < $end
     WITH f ORDER BY f.key LIMIT $page_rows
     RETURN collect([f.key, f.digest, f.data])
+"""
+_SOME_FACTS: Final = """
+    UNWIND $keys AS key
+    MATCH (f:FileFacts {key: key})
+    RETURN collect([f.digest, f.data])
 """
 _RING: Final = """
     MATCH (n) WHERE id(n) IN $frontier
@@ -106,6 +111,18 @@ async def read_facts(transaction: Transaction, project_id: str) -> dict[str, byt
             return facts
         facts.update((digest, data) for _, digest, data in page)
         after = max(key for key, _, _ in page)
+
+
+async def read_some_facts(
+    transaction: Transaction, project_id: str, digests: Collection[str]
+) -> dict[str, bytes]:
+    """Those of these digests that there are."""
+    facts: dict[str, bytes] = {}
+    for batch in batches(sorted(digests), _PAGE_ROWS):
+        bound = {"keys": [store_key(project_id, digest) for digest in batch]}
+        ((found,),) = await rows(transaction, _SOME_FACTS, bound)
+        facts.update((digest, data) for digest, data in found)
+    return facts
 
 
 def _range(project_id: str) -> tuple[str, str]:

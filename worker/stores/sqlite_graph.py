@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -101,6 +101,10 @@ _PUT_EDGE: Final = """
     ON CONFLICT DO UPDATE SET resolution = excluded.resolution, candidates = excluded.candidates
 """
 _PUT_FACT: Final = "INSERT INTO facts VALUES (?, ?, ?) ON CONFLICT DO UPDATE SET fact = excluded.fact"
+_SOME_FACTS: Final = """
+    SELECT digest, fact FROM json_each(?2) AS wanted
+    JOIN facts ON facts.graph = ?1 AND facts.digest = wanted.value
+"""
 _RING: Final = """
     SELECT node FROM nodes
     WHERE node IN (
@@ -208,12 +212,15 @@ class SqliteGraphStore:
 
         return await self._short.read(read)
 
-    async def load_facts(self, project_id: str) -> Mapping[str, bytes]:
-        """What was extracted, by the digest of the file's content. Raises StoreUnavailable."""
+    async def load_facts(self, project_id: str, keys: Collection[str] | None = None) -> Mapping[str, bytes]:
+        """What was kept beside the graph: all, or what is there under `keys`. Raises StoreUnavailable."""
 
         def read(connection: sqlite3.Connection) -> dict[str, bytes]:
             graph, _ = _find(connection, project_id)
-            return dict(connection.execute("SELECT digest, fact FROM facts WHERE graph = ?", (graph,)))
+            if keys is None:
+                return dict(connection.execute("SELECT digest, fact FROM facts WHERE graph = ?", (graph,)))
+            bound = (graph, json.dumps(sorted(keys)))
+            return dict(connection.execute(_SOME_FACTS, bound))
 
         return await self._bulk.read(read)
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -13,8 +15,9 @@ from tests.support.hash_seeds import outputs
 from tests.support.memory_graph import MemoryGraphStore
 from worker.code.affected import affected_paths
 from worker.code.indexing import IndexOptions, index_files
+from worker.code.outlines import Outline, outline_of
 from worker.code.readers import READERS, STEPS
-from worker.code.reading import FileReading, read_file
+from worker.code.reading import read_file
 
 ALL = IndexOptions(with_history=False, readers=READERS, steps=STEPS)
 PATHS = (
@@ -52,6 +55,14 @@ LINES = st.sampled_from(
         "",
     ]
 )
+OF_THIS_INDEX: dict[str, Any] = {
+    "graph_version": 0,
+    "is_changed": True,
+    "skipped": {},
+    "files_read": 0,
+    "files_linked": 0,
+    "seconds": {},
+}
 TEXTS = st.lists(LINES, max_size=6).map(lambda lines: "\n".join([*lines, ""]).encode())
 EDITS = st.lists(st.tuples(st.sampled_from(PATHS), st.none() | TEXTS | TEXTS | TEXTS), max_size=5)
 
@@ -67,14 +78,16 @@ async def test_an_incremental_index_of_any_text_equals_a_full_one(
     for edits in rounds:
         changes = dict(edits)
         tree = {path: text for path, text in (tree | changes).items() if text is not None}
-        await index_files(store, "p", changes, options=ALL)
+        report = await index_files(store, "p", changes, options=ALL)
         full = MemoryGraphStore()
-        await index_files(full, "p", tree, options=ALL)
+        expected = await index_files(full, "p", tree, options=ALL)
         incremental, anew = await store.load("p"), await full.load("p")
         assert incremental is not None
         assert anew is not None
         assert incremental[1] == anew[1]
+        assert store.facts == full.facts
         assert incremental[0].snapshot_id == anew[0].snapshot_id
+        assert replace(report, **OF_THIS_INDEX) == replace(expected, **OF_THIS_INDEX)
 
 
 GRAPH_DIGEST = """
@@ -85,9 +98,10 @@ from worker.code.readers import READERS, STEPS
 
 async def main():
     store = MemoryGraphStore()
-    options = IndexOptions(readers=READERS, steps=STEPS, with_history=False)
+    # Without stamps, which tell of the moment and not of the tree.
+    options = IndexOptions(readers=READERS, steps=STEPS, with_history=False, unsettled_seconds=1e9)
     await index_project(store, "p", pathlib.Path(sys.argv[1]), options=options)
-    kept = sorted((key, value) for key, value in store.facts["p"].items() if not key.startswith("stamps:"))
+    kept = sorted(store.facts["p"].items())
     print(hashlib.sha256(repr((await store.load("p"), kept)).encode()).hexdigest())
 
 asyncio.run(main())
@@ -101,13 +115,13 @@ def test_graph_and_facts_are_the_same_under_every_hash_seed(tmp_path: Path) -> N
     assert len(outputs(["-c", GRAPH_DIGEST, str(tmp_path)], seeds=("0", "1"))) == 1
 
 
-def read(files: dict[str, str]) -> dict[str, FileReading]:
-    return {path: read_file(path, text.encode(), READERS) for path, text in files.items()}
+def outlined(files: dict[str, str]) -> dict[str, Outline]:
+    return {path: outline_of(read_file(path, text.encode(), READERS)) for path, text in files.items()}
 
 
 def affected(old: dict[str, str], new: dict[str, str]) -> frozenset[str] | None:
     changed = {path for path in old.keys() | new.keys() if old.get(path) != new.get(path)}
-    return affected_paths(read(old), read(new), changed=changed)
+    return affected_paths(outlined(old), outlined(new), changed=changed)
 
 
 TREE = {

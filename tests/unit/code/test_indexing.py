@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.support.memory_graph import MemoryGraphStore
-from worker.code.assembling import Additions, ProjectStep
+from worker.code.assembling import Additions, CodeOutline, ProjectStep
 from worker.code.indexing import (
     MAX_ATTEMPTS,
     IndexCache,
@@ -136,7 +136,8 @@ async def test_an_incremental_index_equals_a_full_one(
             expected.guessed_calls,
             expected.unresolved_calls,
         )
-        assert (await store.load_facts("p")).keys() == (await full.load_facts("p")).keys()
+        assert store.facts == full.facts
+        assert cached.facts == full.facts
 
 
 @settings(max_examples=15, deadline=None)
@@ -468,8 +469,8 @@ def read_all_text(path: str, content: bytes) -> FileReading | None:
     return FileReading(path=path, language="text", documents=(("words", content.decode("utf-8", "replace")),))
 
 
-def count_words(documents: Mapping[str, str], code: GraphContents) -> Additions:
-    files = {n.id for n in code.nodes if n.label == "File"}
+def count_words(documents: Mapping[str, str], code: CodeOutline) -> Additions:
+    files = {ref.id for ref in code.refs if ref.label == "File"}
     specs = [Node(label="Spec", id=path, text=str(len(text.split()))) for path, text in documents.items()]
     assert documents.keys() <= files
     return Additions(specs, [Edge(NodeRef("Project", "p"), "DEFINES", spec.ref) for spec in specs])

@@ -4,8 +4,9 @@ import time
 
 import pytest
 
+from worker.code.assembling import CodeOutline
 from worker.code.owners import link_owners, owners_of, parse_owners, read_owner_file
-from worker.graph.model import Edge, GraphContents, Node, NodeRef
+from worker.graph.model import Edge, Node, NodeRef
 
 
 def owners(text: str, path: str) -> tuple[str, ...]:
@@ -64,7 +65,7 @@ def test_a_hostile_pattern_costs_little() -> None:
 def test_the_first_owner_file_that_there_is_counts() -> None:
     assert read_owner_file("src/CODEOWNERS", b"* @a") is None
     file = Node(label="File", id="a.py")
-    code = GraphContents(nodes=(file,), edges=())
+    code = CodeOutline(refs=(file.ref,))
     added = link_owners({"CODEOWNERS": "* @root", ".github/CODEOWNERS": "* @hub @two"}, code)
     assert [node.id for node in added.nodes] == ["@hub", "@two"]
     assert added.edges == [

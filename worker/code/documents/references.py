@@ -29,7 +29,7 @@ class ResolvedReferences:
     unresolved: tuple[Unresolved, ...]
 
 
-def resolve_references(documents: Documents, nodes: Iterable[Node]) -> ResolvedReferences:
+def resolve_references(documents: Documents, nodes: Iterable[Node | NodeRef]) -> ResolvedReferences:
     """Look the references up among `nodes`, which are all nodes of the graph or those of code alone.
 
     A path means the file of that path from the project's root: exact; else from the nearest folder around
@@ -52,7 +52,7 @@ def resolve_references(documents: Documents, nodes: Iterable[Node]) -> ResolvedR
 
 
 class _Finder:
-    def __init__(self, documents: Documents, nodes: Iterable[Node]) -> None:
+    def __init__(self, documents: Documents, nodes: Iterable[Node | NodeRef]) -> None:
         self._documents = documents
         self._files: set[str] = set()
         self._symbols: defaultdict[str, list[NodeRef]] = defaultdict(list)
@@ -61,9 +61,9 @@ class _Finder:
             if node.label == "File":
                 self._files.add(node.id)
             elif node.label in {"Function", "Class"}:
-                self._ids[node.id] = node.ref
+                self._ids[node.id] = ref = NodeRef(node.label, node.id)
                 for name in _suffixes(node.id.rpartition("::")[2]):
-                    self._symbols[name].append(node.ref)
+                    self._symbols[name].append(ref)
 
     def find(self, one: DocumentReference) -> tuple[list[Edge], int]:
         """The edges, and where there are none, how many nodes would answer."""

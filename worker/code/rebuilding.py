@@ -1,0 +1,262 @@
+"""The whole graph anew, from every file: the first index, and any that cannot rely on what was kept.
+
+Of what earlier indexes kept, the readings of files are used all the same, where they are there and hold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from worker.code.assembling import (
+    Additions,
+    CodeOutline,
+    IndexedFile,
+    assemble,
+    entry_of,
+    file_traces,
+    open_traces,
+    run_steps,
+)
+from worker.code.catalogue import KEY, Catalogue, Entry, decode_catalogue, encode_catalogue, totals_of
+from worker.code.collecting import Known, Sources
+from worker.code.facts_codec import decode_reading, encode_reading
+from worker.code.history import History
+from worker.code.index_values import IndexOptions
+from worker.code.kept import (
+    Lost,
+    additions_fact,
+    find_history,
+    history_fact,
+    history_keys,
+    links_fact,
+    reading_key,
+)
+from worker.code.linking import FileLinks
+from worker.code.made import Made, Watch, documents_of, link_files, require_symbols, snapshot_of
+from worker.code.outlines import digest_shelf, encode_shelves, outline_of
+from worker.code.reading import FileReading
+from worker.code.reading_pool import read_files
+from worker.graph.diff import diff_contents
+from worker.graph.model import Edge, FileStatus, GraphContents, GraphHead, Node, NodeRef
+
+_EMPTY: Final = GraphContents(nodes=(), edges=())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Whole:
+    """All that a store holds of a project."""
+
+    head: GraphHead | None
+    contents: GraphContents = _EMPTY
+    facts: Mapping[str, bytes] = field(default_factory=dict[str, bytes])
+    known: Known = field(default_factory=Known)
+    history: History = field(default_factory=History)
+    readings: Mapping[str, tuple[FileReading, bytes]] = field(
+        default_factory=dict[str, tuple[FileReading, bytes]]
+    )
+    """By path, of the files as the graph has them; by the rules of the index alone."""
+
+
+def read_whole(
+    loaded: tuple[GraphHead, GraphContents] | None, facts: Mapping[str, bytes], *, rules: str
+) -> Whole:
+    """What a store holds, as far as it can be read. O(n)."""
+    head, contents = loaded or (None, _EMPTY)
+    catalogue = decode_catalogue(facts.get(KEY, b""))
+    is_current = catalogue is not None and catalogue.rules == rules
+    found: Mapping[str, Entry] = (
+        catalogue.files if catalogue is not None and is_current else dict[str, Entry]()
+    )
+    files: dict[str, Entry] = {}
+    readings: dict[str, tuple[FileReading, bytes]] = {}
+    for node in contents.nodes:
+        if node.label != "File":
+            continue
+        sha256 = node.property("sha256")
+        kept = facts.get(reading_key(node.id, sha256, rules=rules), b"")
+        reading = decode_reading(kept)
+        is_read = reading is not None and reading.status != "stale"
+        if reading is not None and is_read:
+            readings[node.id] = reading, kept
+        entry = found.get(node.id)
+        # A stamp may be believed only where what was read under it is at hand.
+        stamp = entry.stamp if entry is not None and entry.sha256 == sha256 and is_read else None
+        files[node.id] = replace(_entry_of_node(node), stamp=stamp)
+    history = _find_history(facts, catalogue)
+    return Whole(
+        head=head,
+        contents=contents,
+        facts=facts,
+        known=Known(files=files, history_head=history.head),
+        history=history,
+        readings=readings,
+    )
+
+
+def _find_history(facts: Mapping[str, bytes], catalogue: Catalogue | None) -> History:
+    keys = [catalogue.history_key] if catalogue is not None else history_keys(facts)
+    try:
+        return find_history(facts, keys[0]) if keys else History()
+    except Lost:
+        return History()
+
+
+def _entry_of_node(node: Node) -> Entry:
+    status: FileStatus = node.property("status")  # pyright: ignore[reportAssignmentType] - as assembled
+    return Entry(
+        sha256=node.property("sha256"),
+        size_bytes=int(node.property("size_bytes") or 0),
+        language=node.language,
+        status=status,
+        reason=node.property("reason"),
+        unresolved_calls=None,
+        exact_calls=0,
+        guessed_calls=0,
+        links_key="",
+        documents=(),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Parts:
+    """What a graph is put together from."""
+
+    files: Mapping[str, IndexedFile]
+    links: Mapping[str, FileLinks]
+    history: History
+    added: tuple[Additions, ...]
+
+
+def rebuild(whole: Whole, sources: Sources, project_id: str, options: IndexOptions, watch: Watch) -> Made:
+    """The graph of these sources, and what makes it of the one that is there.
+
+    Raises NothingIndexed where no source file gives a symbol.
+    """
+    rules = options.rules
+    with watch.phase("read"):
+        files, files_read = _read(whole, sources, options, watch)
+    with watch.phase("link"):
+        links = link_files({path: file.reading for path, file in files.items()}, files, watch)
+        history = sources.history if sources.history is not None else whole.history
+        added = _additions(files, links, options)
+        parts = _Parts(files=files, links=links, history=history, added=added)
+        contents = assemble(project_id, files, links, history=history, rules=rules, additions=added)
+    with watch.phase("store"):
+        made = _made(whole, sources, parts, contents, rules=rules)
+    return replace(made, files_read=files_read, files_linked=len(links))
+
+
+def _read(
+    whole: Whole, sources: Sources, options: IndexOptions, watch: Watch
+) -> tuple[dict[str, IndexedFile], int]:
+    """The readings of all files, kept ones where there are, and how many were read now."""
+    jobs: list[tuple[str, bytes]] = []
+    found: dict[str, tuple[FileReading, bytes]] = {}
+    for path, source in sources.files.items():
+        known = whole.known.files.get(path)
+        if path in whole.readings and known is not None and known.sha256 == source.sha256:
+            found[path] = whole.readings[path]
+        elif source.content is not None:
+            jobs.append((path, source.content))
+        else:
+            stale = _stale(path, whole.contents)
+            found[path] = stale, encode_reading(stale)
+    found |= read_files(
+        jobs,
+        options.readers,
+        processes=options.processes,
+        on_read=lambda done: watch.step("read", done, len(jobs)),
+    )
+    files: dict[str, IndexedFile] = {}
+    for path in sorted(found):
+        reading, kept = found[path]
+        source = sources.files[path]
+        files[path] = IndexedFile(
+            reading=reading, sha256=source.sha256, size_bytes=source.size_bytes, kept=kept
+        )
+    return files, len(jobs)
+
+
+def _stale(path: str, contents: GraphContents) -> FileReading:
+    """What the graph holds of a file that would have to be read again, and whose content is not at hand."""
+    nodes = tuple(node for node in contents.nodes if node.path == path and node.label != "File")
+    refs = {node.ref for node in nodes}
+    file = next((node for node in contents.nodes if node.label == "File" and node.id == path), None)
+    edges = tuple(
+        edge
+        for edge in contents.edges
+        if edge.relation == "DEFINES"
+        and edge.target in refs
+        and (edge.source in refs or (edge.source.label == "File" and edge.source.id == path))
+    )
+    return FileReading(
+        path=path,
+        language=file.language if file else "",
+        status="stale",
+        reason="read by other rules; its content was not sent again",
+        nodes=nodes,
+        edges=edges,
+    )
+
+
+def _additions(
+    files: Mapping[str, IndexedFile], links: Mapping[str, FileLinks], options: IndexOptions
+) -> tuple[Additions, ...]:
+    documents = documents_of(file.reading for file in files.values())
+    if not documents:
+        return ()
+    refs = {NodeRef("File", path) for path in files}
+    traces: list[Edge] = []
+    for path, file in files.items():
+        refs.update([node.ref for node in file.reading.nodes])
+        traces += file_traces(file.reading, links.get(path))
+    code = CodeOutline(refs=sorted(refs), traces=open_traces(traces, refs))
+    return run_steps(options.steps, documents, code)
+
+
+def _made(whole: Whole, sources: Sources, parts: _Parts, contents: GraphContents, *, rules: str) -> Made:
+    """The change from what is there, with all that is to be kept."""
+    facts: dict[str, bytes] = {}
+    entries: dict[str, Entry] = {}
+    traces: dict[str, tuple[Edge, ...]] = {}
+    for path, file in parts.files.items():
+        links = parts.links.get(path)
+        facts[reading_key(path, file.sha256, rules=rules)] = file.kept
+        links_key = ""
+        if links is not None:
+            links_key, kept_links = links_fact(path, links)
+            facts[links_key] = kept_links
+        entry = entry_of(file, links, links_key=links_key)
+        entries[path] = replace(entry, stamp=sources.files[path].stamp)
+        if of_file := file_traces(file.reading, links):
+            traces[path] = tuple(of_file)
+    outlines = {path: outline_of(file.reading) for path, file in parts.files.items()}
+    require_symbols(entries, outlines)
+    shelves = encode_shelves(outlines.values())
+    history_key, facts_of_history = history_fact(parts.history)
+    additions_key, facts_of_additions = additions_fact(parts.added)
+    facts |= {history_key: facts_of_history, additions_key: facts_of_additions} | shelves
+    catalogue = Catalogue(
+        rules=rules,
+        snapshot_id=snapshot_of(entries, parts.history, rules=rules),
+        files=entries,
+        totals=totals_of(contents),
+        traces=traces,
+        shelves={key: digest_shelf(shelf) for key, shelf in shelves.items()},
+        additions_key=additions_key,
+        history_key=history_key,
+        history_head=parts.history.head,
+        history_reason=parts.history.reason,
+    )
+    facts[KEY] = encode_catalogue(catalogue)
+    change = diff_contents(whole.contents, contents)
+    added_facts = [(key, facts[key]) for key in sorted(facts) if whole.facts.get(key) != facts[key]]
+    removed_facts = sorted(whole.facts.keys() - facts.keys())
+    return Made(
+        change=replace(change, added_facts=tuple(added_facts), removed_facts=tuple(removed_facts)),
+        catalogue=catalogue,
+        outlines=outlines,
+        history=parts.history,
+    )

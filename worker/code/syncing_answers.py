@@ -1,0 +1,70 @@
+"""What came of a sync, as bytes between the process that carried it out and the one that asked for it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from typing import Any, Final
+
+from worker.code.indexing import IndexReport
+from worker.code.syncing import Overtaken
+from worker.errors import InvalidRequest, NotSupported, Rejected, StoreUnavailable
+
+_REPORT: Final = b"="
+_ERROR: Final = b"!"
+_REJECTIONS: Final[dict[str, type[Rejected]]] = {"invalid": InvalidRequest, "not_supported": NotSupported}
+
+
+class SyncDefect(RuntimeError):
+    """The process that syncs met a bug; the message is its traceback."""
+
+
+def encode_report(report: IndexReport) -> bytes:
+    """The report, compactly."""
+    return _REPORT + _json(asdict(report))
+
+
+def encode_error(error: Exception, trace_text: str) -> bytes:
+    """What `decode_answer` raises for it: the same for what a sync may raise, else a SyncDefect."""
+    match error:
+        case Rejected():
+            kind = next((name for name, known in _REJECTIONS.items() if type(error) is known), "defect")
+            row = [error.message, error.details] if kind != "defect" else [trace_text]
+        case StoreUnavailable():
+            kind, row = "store", [error.store, str(error)]
+        case Overtaken():
+            kind, row = "overtaken", [str(error)]
+        case _:
+            kind, row = "defect", [trace_text]
+    return _ERROR + _json([kind, *row])
+
+
+def decode_answer(frame: bytes) -> IndexReport:
+    """The report. Raises what the sync raised, and ValueError for a frame that is none of these."""
+    if frame.startswith(_ERROR):
+        raise _error(*json.loads(frame[1:]))
+    if not frame.startswith(_REPORT):
+        raise ValueError("no answer to a sync")
+    row = json.loads(frame[1:])
+    row["not_whole"] = tuple([tuple(file) for file in row["not_whole"]])
+    return IndexReport(**row)
+
+
+def _error(kind: str, *row: Any) -> Exception:
+    if kind == "store":
+        store, message = row
+        return StoreUnavailable(store, message.removeprefix(f"{store} is unavailable").removeprefix(": "))
+    if kind == "overtaken":
+        return Overtaken(*row)
+    if kind in _REJECTIONS:
+        message, details = row
+        # Their own constructors would put the message together again.
+        error = _REJECTIONS[kind].__new__(_REJECTIONS[kind])
+        Rejected.__init__(error, message, **details)
+        return error
+    return SyncDefect(*row)
+
+
+def _json(row: Any) -> bytes:
+    # Escaped, so that whatever stands in a path or a traceback gets through.
+    return json.dumps(row, separators=(",", ":"), default=str).encode("ascii")

@@ -1,0 +1,151 @@
+"""Syncs in a process of their own, which can be ended; the parent's side.
+
+To link a large tree takes seconds of one interpreter's lock, and the collector of cycles looks through all
+that an index makes: in the worker's own process the event loop stood still for half a second. The process is
+started by the first sync and stays, with what it keeps of the last index. It reads and changes the graph
+itself, so nothing large passes between the two. It ends with this process, however that ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from asyncio.subprocess import DEVNULL, PIPE, Process
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Final, cast
+
+import structlog
+
+import worker
+from schemas.bundle import to_wire
+from schemas.sync import SyncRequest
+from worker.code.indexing import IndexReport
+from worker.code.syncing import IsSettled
+from worker.code.syncing_answers import decode_answer
+from worker.code.syncing_process import IS_SETTLED, OPEN, SETTLED
+from worker.errors import WorkerDied
+
+log = structlog.get_logger()
+
+START_SECONDS: Final = 60.0
+_LENGTH_BYTES: Final = 8
+
+
+class SyncingChild:
+    """One process that carries out one sync after the other. For one event loop."""
+
+    def __init__(self, command: Sequence[str], *, setup: bytes) -> None:
+        """Start nothing yet. `command` serves as `worker.code.syncing_process` says, `setup` is its first frame."""
+        self._command = tuple(command)
+        self._setup = setup
+        self._process: Process | None = None
+        self._turn = asyncio.Lock()
+
+    @property
+    def process_id(self) -> int | None:
+        """Of the process, while it runs."""
+        running = self._process is not None and self._process.returncode is None
+        return self._process.pid if running and self._process else None
+
+    async def sync(self, request: SyncRequest, *, is_settled: IsSettled) -> IndexReport:
+        """What `ProjectSyncer.sync` gives and raises; the graph is as it was where this raises.
+
+        Raises WorkerDied where the process ends over it. A sync that is cancelled, or of which `is_settled`
+        raises, ends the process; the next one starts another.
+        """
+        async with self._turn:
+            process = await self._running()
+            try:
+                report = await _converse(process, request, is_settled)
+            except (OSError, EOFError) as error:
+                await self._end()
+                log.warning("sync.process_ended", sync_id=request.sync_id, status=process.returncode)
+                message = f"the process that carries out syncs ended with {_said(process.returncode)}"
+                raise WorkerDied(message, attempts=1) from error
+            except BaseException:
+                # Whatever it is about to do, nobody will hear of it.
+                await self._end()
+                raise
+            answer, error = report
+            if error is not None:
+                raise error
+            return cast("IndexReport", answer)
+
+    async def close(self) -> None:
+        """End the process; idempotent."""
+        await self._end()
+
+    async def _running(self) -> Process:
+        if self._process is not None and self._process.returncode is None:
+            return self._process
+        self._process = process = await asyncio.create_subprocess_exec(
+            *self._command,
+            stdin=PIPE,
+            stdout=PIPE,
+            stderr=DEVNULL,
+            env=_environment(os.environ),
+            # What a terminal sends to the worker is the worker's to answer.
+            process_group=0,
+        )
+        try:
+            async with asyncio.timeout(START_SECONDS):
+                await _write(process, self._setup)
+                if await _read(process) != b"":
+                    raise OSError("it speaks out of turn")
+        except (OSError, EOFError, TimeoutError) as error:
+            await self._end()
+            raise RuntimeError("the process that carries out syncs does not start") from error
+        except BaseException:
+            await self._end()
+            raise
+        return process
+
+    async def _end(self) -> None:
+        process, self._process = self._process, None
+        if process is None:
+            return
+        # Those that it has read files for it, too.
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        await process.wait()
+
+
+async def _converse(
+    process: Process, request: SyncRequest, is_settled: IsSettled
+) -> tuple[IndexReport | None, Exception | None]:
+    """The report, or what the sync raised; either way the process is free for the next one."""
+    await _write(process, await asyncio.to_thread(to_wire, request))
+    while (frame := await _read(process)) == IS_SETTLED:
+        await _write(process, SETTLED if await is_settled() else OPEN)
+    try:
+        return await asyncio.to_thread(decode_answer, frame), None
+    except Exception as error:  # noqa: BLE001 - raised by the caller, who knows that the process is well
+        return None, error
+
+
+async def _write(process: Process, frame: bytes) -> None:
+    stdin = process.stdin
+    assert stdin is not None  # noqa: S101 - it is a pipe
+    stdin.write(len(frame).to_bytes(_LENGTH_BYTES, "big"))
+    stdin.write(frame)
+    await stdin.drain()
+
+
+async def _read(process: Process) -> bytes:
+    """Raises EOFError where the process ended."""
+    stdout = process.stdout
+    assert stdout is not None  # noqa: S101 - it is a pipe
+    length = int.from_bytes(await stdout.readexactly(_LENGTH_BYTES), "big")
+    return await stdout.readexactly(length)
+
+
+def _environment(own: Mapping[str, str]) -> dict[str, str]:
+    root = str(Path(worker.__file__).parent.parent)
+    return {**own, "PYTHONPATH": os.pathsep.join(filter(None, (root, own.get("PYTHONPATH", ""))))}
+
+
+def _said(status: int | None) -> str:
+    return f"signal {-status}" if status is not None and status < 0 else f"status {status}"
