@@ -11,15 +11,21 @@ from dataclasses import dataclass, replace
 from itertools import groupby, islice
 from typing import Any, Final
 
+from pydantic_core import from_json
+
 from schemas.session import read_step_status
 from schemas.state import EventKind
 from schemas.wire import canonical_json, sha256_hex
-from worker.state.records import Order, StateRecord
+from worker.memory.thread_state import ThreadMessage, ThreadState
+from worker.state.records import EntityKind, Order, StateRecord, instant_of
 
 Document = Mapping[str, Any]
 
 MAX_RUNTIME_EVENTS: Final = 200
 """Gateway events and tool calls that are kept in mind of one thread, the newest."""
+
+UNORDERED: Final[frozenset[EntityKind]] = frozenset({"summary"})
+"""Things whose events may be folded in any order, to the same end."""
 
 _AT_A_TIME: Final = 1_000
 _ENDED: Final = frozenset({"done", "skipped"})
@@ -53,13 +59,17 @@ def compacted(state: EntityState | None) -> EntityState | None:
 
 
 def fold_on(state: EntityState | None, records: Iterable[StateRecord]) -> EntityState:
-    """What is known after these events, which are sorted and all later than the state; at least one."""
+    """What is known after these events, which are sorted and all later than the state; at least one.
+
+    For things in `UNORDERED` they need not be later. Raises ValueError for a document that another version of
+    this program wrote, and that has to be folded anew.
+    """
     document: Document = {} if state is None else state.document
     last = None if state is None else state.last
-    for kind, run in groupby(records, key=lambda record: record.kind):
+    for _, run in groupby(records, key=lambda record: record.kind):
         events = tuple(run)
-        last = events[-1].order
-        document = _RULES[kind](document, events)
+        last = events[-1].order if last is None else max(last, events[-1].order)
+        document = _RULES[events[0].kind](document, events)
     if last is None:
         raise ValueError("nothing to fold")
     return EntityState(document=document, last=last, base=None if state is None else state.base)
@@ -173,6 +183,23 @@ def _runtime(known: Document, record: StateRecord) -> Document:
     return {"events": [*known.get("events", ()), event][-MAX_RUNTIME_EVENTS:]}
 
 
+def _messages(known: Document, records: Sequence[StateRecord]) -> Document:
+    """What a summary of the thread needs; the order of messages makes no difference to it."""
+    thread = ThreadState.from_bytes(canonical_json(known["thread"])) if "thread" in known else ThreadState()
+    for record in records:
+        role, content = record.body["role"], record.body["content"]
+        thread.advance(
+            ThreadMessage(
+                id=record.event_id,
+                text=content,
+                speaker=role,
+                role=role,
+                occurred_at=instant_of(record.at_us),
+            )
+        )
+    return {"thread": from_json(thread.to_bytes())}
+
+
 def _final_if(is_final: bool) -> Document:  # noqa: FBT001  a condition, nothing to configure
     return {"final": True} if is_final else {}
 
@@ -189,7 +216,7 @@ _RULES: Final[Mapping[EventKind, Rule]] = {
     "plan_set": _each(_plan_set),
     "step_advanced": _each(_step_advanced),
     "memory": _each(_replaced),
-    "message": _each(_replaced),
+    "message": _messages,
     "artifact": _each(_replaced),
     "test_result": _each(_replaced),
     "gateway_event": _each(_runtime),

@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from worker.state.folding import EntityState, fold_on
+from worker.state.folding import UNORDERED, EntityState, fold_on
 from worker.state.records import GROUP_OF, EntityKey, StateRecord
 from worker.state.store import Applied, Place
 
@@ -75,10 +75,14 @@ def plan_changes(
     for key, records in led_on.items():
         records.sort(key=lambda record: record.order)
         state = states.get(key)
-        if key in past or (state is not None and records[0].order < state.last):
+        is_later = state is None or key.kind in UNORDERED or records[0].order > state.last
+        if key in past or not is_later:
             past.add(key)
-        else:
+            continue
+        try:
             folded[key] = fold_on(state, records)
+        except ValueError:
+            past.add(key)
     return Changes(
         rows=tuple(rows.values()),
         folded=folded,
