@@ -11,8 +11,6 @@ from dataclasses import dataclass, replace
 from itertools import groupby, islice
 from typing import Any, Final
 
-from pydantic_core import from_json
-
 from schemas.session import read_step_status
 from schemas.state import EventKind
 from schemas.wire import canonical_json, sha256_hex
@@ -185,7 +183,7 @@ def _runtime(known: Document, record: StateRecord) -> Document:
 
 def _messages(known: Document, records: Sequence[StateRecord]) -> Document:
     """What a summary of the thread needs; the order of messages makes no difference to it."""
-    thread = ThreadState.from_bytes(canonical_json(known["thread"])) if "thread" in known else ThreadState()
+    thread = ThreadState.from_bytes(known["thread"].encode()) if "thread" in known else ThreadState()
     for record in records:
         role, content = record.body["role"], record.body["content"]
         thread.advance(
@@ -197,7 +195,7 @@ def _messages(known: Document, records: Sequence[StateRecord]) -> Document:
                 occurred_at=instant_of(record.at_us),
             )
         )
-    return {"thread": from_json(thread.to_bytes())}
+    return {"thread": thread.to_bytes().decode()}
 
 
 def _final_if(is_final: bool) -> Document:  # noqa: FBT001  a condition, nothing to configure
