@@ -27,9 +27,9 @@ AMBIGUITY_WEIGHT: Final = 3.0
 
 
 def rank_by_hops(
-    links: RequestLinks, snapshot: Snapshot, template: Template
+    links: RequestLinks, snapshot: Snapshot, template: Template, *, max_ranked: int
 ) -> tuple[list[tuple[int, float]], int]:
-    """Node numbers and scores, best first, and how much the caps on expansion left out.
+    """The best node numbers and scores, best first, and how much the caps on expansion left out.
 
     A root among several readings of one mention loses up to three points, the more the readings. Nodes that
     nothing links to are not ranked at all. O(half-edges of what is reached).
@@ -54,7 +54,7 @@ def rank_by_hops(
         - AMBIGUITY_WEIGHT * doubts[numbers],
         6,
     )
-    order = np.lexsort((documents.tie_ranks[places], -scores))
+    order = np.lexsort((documents.tie_ranks[places], -scores))[:max_ranked]
     return list(zip(numbers[order].tolist(), scores[order].tolist(), strict=True)), reached.truncated
 
 

@@ -21,7 +21,7 @@ from worker.ports import TokenCounter
 NAMES_SHARE: Final = 0.08
 MAX_NAME_TOKENS: Final = 12
 MAX_NAMES: Final = 400
-MAX_TRIED: Final = 150
+MAX_TRIED: Final = 60
 """Bodies that did not fit, after which the rest is left to the names."""
 
 NAMES_HEADING: Final = "## Related, by name only"
@@ -30,12 +30,16 @@ PATTERNS_HEADING: Final = "## Similar patterns"
 
 _LEAST_SECTION_TOKENS: Final = 48
 """A section with its provenance hardly ever takes less, so with less room there is no point in trying."""
-_LEAST_NAME_TOKENS: Final = 3
+_LEAST_HEAD_TOKENS: Final = 24
+"""Nor its heading and provenance less than this."""
 _MAX_LISTED: Final = 3
 _MAX_LINE_CHARS: Final = 100
 _ZEROS: Final = str.maketrans("123456789", "000000000")
-_WHOLE_CHARS: Final = 16_384
-"""A body up to this long is counted whole even where it does not fit, to be known the next time."""
+_MAX_NAMES_MISSED: Final = 24
+"""Names that did not fit, one after the other, after which no other is tried."""
+_CHARS_A_TOKEN: Final = 6
+"""A body with more characters than this for each token of the room is taken not to fit, and is not counted:
+code has three to four. What is left out so must not depend on what was counted before."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,27 +109,26 @@ class TextSizes:
         self.adds_up = counter.exact and self._groups_digits
         """Whether texts cut before a line that begins with no blank or slash have the tokens of the whole."""
         self._names: dict[int, tuple[str, int] | None] = {}
-        self._bodies: dict[tuple[int, bool], int] = {}
+        self._bodies: dict[tuple[int, bool], tuple[int, int | None]] = {}
         self._texts: dict[str, int] = {}
 
     def body(
         self, number: int, node: Node, *, keeps_docstring: bool, limit_tokens: int
     ) -> tuple[str, int] | None:
-        """A node's fenced body and its tokens, or None where it has none or takes more than the limit."""
+        """A node's fenced body and its tokens, or None where it has none or is too long for the limit."""
         key = (number, keeps_docstring)
-        tokens = self._bodies.get(key)
-        if tokens is not None and tokens > limit_tokens:
+        chars, tokens = self._bodies.get(key, (0, None))
+        if chars > limit_tokens * _CHARS_A_TOKEN or (tokens is not None and tokens > limit_tokens):
             return None
         body = deepest_text(node, keeps_docstring=keeps_docstring)
         if body is None:
             return None
         text = fenced(body)
         if tokens is None:
-            if len(text) > _WHOLE_CHARS:
-                tokens = self.counter.count_up_to(f"{text}\n\n", limit_tokens)
-            else:
-                tokens = self._bodies[key] = self.counter.count(f"{text}\n\n")
-        return (text, tokens) if tokens <= limit_tokens else None
+            is_hopeless = len(text) > limit_tokens * _CHARS_A_TOKEN
+            tokens = None if is_hopeless else self.counter.count(f"{text}\n\n")
+            self._bodies[key] = (len(text), tokens)
+        return None if tokens is None or tokens > limit_tokens else (text, tokens)
 
     def of(self, text: str) -> int:
         """Tokens of a short text that comes often: a name, a path, the beginning of a provenance line."""
@@ -224,7 +227,8 @@ def _bodies(
         node = snapshot.nodes[number]
         found = None
         if node.label != "Module":
-            found = sizes.body(number, node, keeps_docstring=keeps_docstring, limit_tokens=room.left)
+            limit_tokens = room.left - _LEAST_HEAD_TOKENS
+            found = sizes.body(number, node, keeps_docstring=keeps_docstring, limit_tokens=limit_tokens)
         if found is not None:
             template = selection.template_of(number)
             text, tokens = write(
@@ -255,6 +259,7 @@ def _names(snapshot: Snapshot, rest: Iterable[int], room: _Room, sizes: TextSize
     heading = sizes.of(f"{NAMES_HEADING}\n") + sizes.of("\n\n")
     if not room.take(heading):
         return ()
+    missed = 0
     for _, number in zip(range(MAX_NAMES), rest, strict=False):
         node = snapshot.nodes[number]
         named = sizes.name(number, node)
@@ -266,7 +271,10 @@ def _names(snapshot: Snapshot, rest: Iterable[int], room: _Room, sizes: TextSize
             tokens += sizes.of(f"{node.path}: \n") + 1
         if room.take(tokens):
             by_path.setdefault(node.path, []).append((number, name))
-        elif room.left < _LEAST_NAME_TOKENS:
+            missed = 0
+            continue
+        missed += 1
+        if missed > _MAX_NAMES_MISSED:
             break
     if not by_path:
         room.left += heading

@@ -56,6 +56,7 @@ NAMING_WEIGHTS: Final[Mapping[int, float]] = {
     SPECIAL: SPECIAL_WEIGHT,
     PRIVATE: PRIVATE_WEIGHT,
 }
+_BY_NAMING: Final = np.array([NAMING_WEIGHTS.get(naming, 0.0) for naming in range(max(NAMING_WEIGHTS) + 1)])
 TESTED_BONUS: Final = 0.05
 SIZE_PENALTY: Final = 0.7
 """The sum behaves like a log-probability, so taking off a share of ln(tokens) orders by gain a token."""
@@ -120,13 +121,13 @@ def select(
     """The nodes that the work is most likely to need. About 10 ms at 50,000 functions, `hop` half of that."""
     template = TEMPLATES[task_type]
     if ranking == "hop":
-        ranked, truncated = rank_by_hops(links, snapshot, template)
+        ranked, truncated = rank_by_hops(links, snapshot, template, max_ranked=MAX_RANKED)
         return Selection(
             snapshot_id=snapshot.head.snapshot_id,
             ranking=ranking,
             template=template,
             links=links,
-            ranked=tuple(ranked[:MAX_RANKED]),
+            ranked=tuple(ranked),
             truncated=truncated,
         )
     return _select_by_graph(links, snapshot, template)
@@ -135,7 +136,7 @@ def select(
 def _select_by_graph(links: RequestLinks, snapshot: Snapshot, template: Template) -> Selection:
     signals = measure(snapshot, links, edge_weights=template.edge_weights())
     documents = snapshot.documents
-    if not (signals.lex.any() or signals.link.any()):
+    if not len(signals.places):
         return Selection(
             snapshot_id=snapshot.head.snapshot_id,
             ranking="graph",
@@ -144,27 +145,25 @@ def _select_by_graph(links: RequestLinks, snapshot: Snapshot, template: Template
             ranked=(),
         )
     evidence = combine(signals, snapshot)
-    unasked_tests = documents.serves_tests & (signals.link <= 0)
+    unasked_tests = documents.serves_tests[signals.places] & (signals.link <= 0)
     evidence[unasked_tests] -= template.test_penalty
-    raised = _Companions(snapshot, template, evidence)
-    ordered = np.round(evidence - SIZE_PENALTY * documents.log_sizes, 6)
-    # Only what some evidence speaks for: the size alone is no reason.
-    ordered[evidence_free(signals)] = -np.inf
-    raised.apply(ordered)
-    order = _best(ordered, MAX_RANKED, documents.tie_ranks)
-    numbers = documents.nodes[order].tolist()
-    ranked = tuple(zip(numbers, ordered[order].tolist(), strict=True))
+    places, scores = _best(signals.places, evidence, snapshot)
+    companions = _Companions(snapshot, template, signals.places, evidence)
+    companions.follow(places[:_PARENTS])
+    if companions.rules:
+        places, scores = _best(*companions.raised(), snapshot)
+    numbers = documents.nodes[places].tolist()
     words = np.where(unasked_tests, signals.lex / (1 + template.test_penalty), signals.lex)
-    strongest = top(words, LEXICAL_LINKS, documents.tie_ranks)
-    found: list[int] = documents.nodes[strongest].tolist()
+    strongest = top(words, LEXICAL_LINKS, documents.tie_ranks[signals.places])
+    found: list[int] = documents.nodes[signals.places[strongest]].tolist()
     lexical = zip(found, words[strongest].tolist(), strict=True)
     return Selection(
         snapshot_id=snapshot.head.snapshot_id,
         ranking="graph",
         template=template,
         links=links,
-        ranked=ranked,
-        rules={int(documents.nodes[place]): rule for place, rule in raised.rules.items()},
+        ranked=tuple(zip(numbers, scores.tolist(), strict=True)),
+        rules={int(documents.nodes[place]): rule for place, rule in companions.rules.items()},
         lexical=tuple(
             LexicalLink(node=snapshot.nodes[number].ref, strength=round(strength, 6))
             for number, strength in lexical
@@ -175,58 +174,72 @@ def _select_by_graph(links: RequestLinks, snapshot: Snapshot, template: Template
 
 
 def combine(signals: Signals, snapshot: Snapshot) -> NDArray[np.float64]:
-    """The evidence for each document, before its size is looked at: `(n_documents,)`."""
-    documents = snapshot.documents
-    total = DOCSTRING_WEIGHT * documents.docstring_shares + LENGTH_WEIGHT * documents.log_words
-    for naming, weight in NAMING_WEIGHTS.items():
-        total[documents.namings == naming] += weight
+    """The evidence for each candidate, before its size is looked at: `(n_candidates,)`."""
+    documents, places = snapshot.documents, signals.places
+    total = DOCSTRING_WEIGHT * documents.docstring_shares[places]
+    total += LENGTH_WEIGHT * documents.log_words[places]
+    total += _BY_NAMING[documents.namings[places]]
     for name, weight in WEIGHTS.items():
         total += weight * getattr(signals, name)
-    return total + TESTED_BONUS * documents.is_tested
+    total += TESTED_BONUS * documents.is_tested[places]
+    return total
 
 
-def evidence_free(signals: Signals) -> NDArray[np.bool_]:
-    """Documents that neither words, nor names, nor the graph around those lead to."""
-    return (signals.lex + signals.link + signals.ppr + signals.nbr) <= 0
+def _best(
+    places: NDArray[np.int64], evidence: NDArray[np.float64], snapshot: Snapshot
+) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """The best places and the scores that order them, equals in order of node id. O(n log n)."""
+    documents = snapshot.documents
+    scores = np.round(evidence - SIZE_PENALTY * documents.log_sizes[places], 6)
+    order = np.lexsort((documents.tie_ranks[places], -scores))[:MAX_RANKED]
+    return places[order], scores[order]
 
 
-def _best(scores: NDArray[np.float64], count: int, tie_ranks: NDArray[np.int32]) -> NDArray[np.int64]:
-    """The places of the highest finite scores, best first, equals in order of node id."""
-    if count < len(scores):
-        threshold = np.partition(scores, len(scores) - count)[len(scores) - count]
-        chosen = np.flatnonzero((scores >= threshold) & np.isfinite(scores))
-    else:
-        chosen = np.flatnonzero(np.isfinite(scores))
-    return chosen[np.lexsort((tie_ranks[chosen], -scores[chosen]))][:count]
-
-
-@dataclass(slots=True)
 class _Companions:
     """Requirements, decisions and tests of the best documents, each a step below what led to it."""
 
-    snapshot: Snapshot
-    template: Template
-    evidence: NDArray[np.float64]
-    rules: dict[int, str] = field(default_factory=dict[int, str])
-    _raised: dict[int, float] = field(default_factory=dict[int, float])
+    def __init__(
+        self,
+        snapshot: Snapshot,
+        template: Template,
+        places: NDArray[np.int64],
+        evidence: NDArray[np.float64],
+    ) -> None:
+        """`places` ascend; `evidence` speaks for each of them."""
+        self._snapshot = snapshot
+        self._template = template
+        self._places = places
+        self._evidence = evidence
+        self._raised: dict[int, float] = {}
+        self.rules: dict[int, str] = {}
+        """By document: which rule raised it."""
 
-    def __post_init__(self) -> None:
-        documents = self.snapshot.documents
-        sized = self.evidence - SIZE_PENALTY * documents.log_sizes
-        parents = _best(np.round(sized, 6), _PARENTS, documents.tie_ranks).tolist()
+    def follow(self, parents: NDArray[np.int64]) -> None:
+        """Raise what the template's rules lead to from the parents, which are candidates."""
+        evidence = self._evidence[np.searchsorted(self._places, parents)].tolist()
+        from_parents = dict(zip(parents.tolist(), evidence, strict=True))
         for companion, steps in _COMPANION_EDGES.items():
-            if companion not in self.template.companions:
+            if companion not in self._template.companions:
                 continue
-            found = {place: float(self.evidence[place]) for place in parents}
+            found = from_parents
             for relation, is_backward, cost in steps:
                 found = self._step(found, kind(relation, backward=is_backward), cost)
                 self._raise(found, companion)
 
+    def raised(self) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        """The candidates and what was raised, ascending, and the evidence for each."""
+        raised = np.array(sorted(self._raised), dtype=np.int64)
+        places = np.union1d(self._places, raised)
+        evidence = np.zeros(len(places))
+        evidence[np.searchsorted(places, self._places)] = self._evidence
+        evidence[np.searchsorted(places, raised)] = [self._raised[place] for place in raised.tolist()]
+        return places, evidence
+
     def _step(self, places: Mapping[int, float], edge: int, cost: float) -> dict[int, float]:
         found: dict[int, float] = {}
-        documents, document_of_node = self.snapshot.documents, self.snapshot.document_of_node
+        documents, document_of_node = self._snapshot.documents, self._snapshot.document_of_node
         for place, evidence in places.items():
-            for node in self.snapshot.edges.of(int(documents.nodes[place]), (edge,)):
+            for node in self._snapshot.edges.of(int(documents.nodes[place]), (edge,)):
                 target = int(document_of_node[node])
                 if target >= 0:
                     found[target] = max(found.get(target, -np.inf), evidence - cost)
@@ -234,15 +247,14 @@ class _Companions:
 
     def _raise(self, places: Mapping[int, float], companion: Companion) -> None:
         for place, evidence in places.items():
-            if evidence > max(self.evidence[place], self._raised.get(place, -np.inf)):
+            if evidence > max(self._evidence_of(place), self._raised.get(place, -np.inf)):
                 self._raised[place] = evidence
                 self.rules[place] = companion
 
-    def apply(self, ordered: NDArray[np.float64]) -> None:
-        """Put the raised scores in place."""
-        sizes = self.snapshot.documents.log_sizes
-        for place, evidence in self._raised.items():
-            ordered[place] = round(evidence - SIZE_PENALTY * float(sizes[place]), 6)
+    def _evidence_of(self, place: int) -> float:
+        at = int(np.searchsorted(self._places, place))
+        is_candidate = at < len(self._places) and self._places[at] == place
+        return float(self._evidence[at]) if is_candidate else -np.inf
 
 
 def _changes(snapshot: Snapshot, best: Sequence[int]) -> tuple[int, ...]:

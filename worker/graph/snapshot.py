@@ -44,15 +44,17 @@ class NameIndex:
     """
 
     nodes: tuple[Node, ...]
+    sorted_names: tuple[str, ...]
+    """The names in the order of `by_name`: of all lookups, most are of exact names."""
     by_name: NDArray[np.int32]
     by_folded: NDArray[np.int32]
     by_literal_id: NDArray[np.int32]
 
     def exact(self, name: str) -> list[int]:
         """Nodes of that name or literal id, by number."""
-        nodes = self.nodes
-        named = _equal_run(self.by_name, name, lambda number: nodes[number].name)
-        return sorted({*named, *self.literal(name)})
+        first = bisect_left(self.sorted_names, name)
+        last = bisect_right(self.sorted_names, name, lo=first)
+        return sorted({*self.by_name[first:last].tolist(), *self.literal(name)})
 
     def literal(self, node_id: str) -> list[int]:
         """Requirements, decisions and the like with that id, by number."""
@@ -221,9 +223,11 @@ def _size(node: Node) -> float:
 def _names(nodes: tuple[Node, ...]) -> NameIndex:
     linked = [number for number, node in enumerate(nodes) if node.label in LINKED_LABELS]
     literal = [n for n in linked if nodes[n].label not in {"Module", "Class", "Function"}]
+    by_name = _sorted(linked, [nodes[n].name for n in linked])
     return NameIndex(
         nodes=nodes,
-        by_name=_sorted(linked, [nodes[n].name for n in linked]),
+        sorted_names=tuple(nodes[n].name for n in by_name.tolist()),
+        by_name=by_name,
         by_folded=_sorted(linked, [fold_name(nodes[n].name) for n in linked]),
         by_literal_id=_sorted(literal, [nodes[n].id for n in literal]),
     )

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from worker.graph.lexical import Field, build_index, query_of, rarest, score
+from worker.graph.lexical import Field, build_index, look_up, query_of, rarest, score, score_frequent
 
 FIELDS = {"name": Field(weight=4.0), "body": Field(weight=1.0)}
 WORDS = st.lists(st.sampled_from("cart order token parse load mail".split()), max_size=12)  # noqa: SIM905 - words
@@ -45,10 +45,33 @@ def test_no_documents_and_no_known_words_give_zeros() -> None:
 
 
 def test_the_rarest_term_of_a_document_is_the_one_that_counts() -> None:
-    documents = [{"body": "order cart"}, {"body": "order"}, {"body": "order"}, {"body": "mail"}]
+    documents = [{"body": body} for body in ("order cart", "order", "mail", "token cart order")]
+    documents += [{"body": "order mail"}] * 8
     index = build_index(documents, fields=FIELDS, alone={})
-    found = rarest(index.together, index.known(query_of("order cart")), document_count=4).tolist()
-    assert found[0] > found[1] == found[2] > found[3] == 0.0
+    terms, places = index.known(query_of("token mail order cart")), np.arange(4)
+    # `order` and `mail` stand in so many that they have a row, the others in so few that they have postings.
+    rare = rarest(look_up(index.together, terms), document_count=len(documents))
+    _, frequent = score_frequent(index.together, terms, places)
+    idf = {term: index.together.idf[index.vocabulary[term]] for term in ("order", "cart", "token", "mail")}
+    assert rare[:5].tolist() == [idf["cart"], 0.0, 0.0, idf["token"], 0.0]
+    assert frequent.tolist() == [idf["order"], idf["order"], idf["mail"], idf["order"]]
+
+
+@settings(max_examples=60)
+@given(st.lists(WORDS, min_size=1, max_size=12), WORDS)
+def test_terms_with_rows_find_what_terms_with_postings_find(
+    bodies: list[list[str]], wanted: list[str]
+) -> None:
+    """Documents that hold nothing make the terms of the others rare, and so change how they are kept."""
+    documents = [{"body": " ".join(body)} for body in bodies]
+    asked = {term for term, _ in query_of(" ".join(wanted)).weights}
+    for padding in (0, 60):
+        index = build_index(documents + [{"body": "x"}] * padding, fields=FIELDS, alone={})
+        terms = index.known(query_of(" ".join(wanted)))
+        assert padding == 0 or not any(term in index.together.row_of for term, _ in terms)
+        found = score(index.together, terms, document_count=index.document_count)
+        held = [{term for term, _ in query_of(" ".join(body)).weights} for body in bodies]
+        assert (found[: len(bodies)] > 0).tolist() == [bool(asked & terms) for terms in held]
 
 
 @settings(max_examples=60)
