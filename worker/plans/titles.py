@@ -1,0 +1,50 @@
+"""A task's text to its id, its tags and its plain title."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+from worker.plans.step_ids import LeadingId, leading_id
+
+MAX_TITLE_CHARS: Final = 500
+
+_ALL_STRUCK: Final = re.compile(r"[\s*_]*~~(?P<text>[^~]+)~~[\s*_.]*\Z")
+_LEADING_SIGN: Final = re.compile(
+    r"(?P<sign>[✅✓✔☑🔄🚧►🟡⬜☐⏳📋⛔🔴⏸⏭]\ufe0f?)\s*(?P<rest>\S.*)\Z", re.DOTALL
+)
+_MARKUP: Final = re.compile(
+    r"(?P<code>`+[^`]*`+)|\[(?P<text>[^\[\]\n]{0,300})\]\([^()\s]{0,500}\)"
+    r"|\*\*|~~|(?<!\w)[*_]{1,2}(?=\S)|(?<=\S)[*_]{1,2}(?!\w)"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskText:
+    """A task's text without what stands around its title."""
+
+    leading: LeadingId | None
+    rest: str
+    """What follows the id, its markup as written."""
+    is_struck: bool
+    """Whether all of the text, or its id, is struck through."""
+
+
+def split_task(text: str) -> TaskText:
+    """The id and the rest of a task's text. A sign in front of the id is put behind it."""
+    struck = _ALL_STRUCK.match(text)
+    if struck:
+        text = struck["text"].strip()
+    sign = _LEADING_SIGN.match(text)
+    leading = leading_id(sign["rest"] if sign else text)
+    if leading is None:
+        return TaskText(leading=None, rest=text, is_struck=struck is not None)
+    rest = f"{sign['sign']} {leading.rest}" if sign else leading.rest
+    return TaskText(leading=leading, rest=rest, is_struck=struck is not None or leading.is_struck)
+
+
+def title_of(text: str) -> str:
+    """The text on one line, without markup and targets of links; at most `MAX_TITLE_CHARS`."""
+    bare = _MARKUP.sub(lambda match: match["code"] or match["text"] or "", text[: 4 * MAX_TITLE_CHARS])
+    return " ".join(bare.split())[:MAX_TITLE_CHARS].strip(" \t—–:：").strip()
