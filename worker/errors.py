@@ -228,6 +228,18 @@ class GraphBehind(Unavailable):
         super().__init__(f"graph version {version} has not come in time")
 
 
+class StateUnavailable(Unavailable):
+    """What is known of a thread cannot be read now."""
+
+
+class StateBehind(Unavailable):
+    """Events that a request wants to see have not been applied in time."""
+
+    def __init__(self, events: int) -> None:
+        """`events` is how many were asked for."""
+        super().__init__(f"not all of {events} events have been applied in time")
+
+
 class GraphConflict(WorkerError):
     """A project's graph is no longer the version that a change was computed from."""
 

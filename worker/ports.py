@@ -151,7 +151,7 @@ class Subject:
     task_type: TaskType
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, weakref_slot=True)
 class RequestFrame:
     """The request as analysed: a pure function of the request, its effective `as_of` and the tables."""
 

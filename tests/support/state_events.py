@@ -138,5 +138,5 @@ def expected(records: list[StateRecord]) -> dict[Place, bytes]:
 async def held(store: StateStore, project_id: str, *threads: str) -> dict[Place, bytes]:
     """Everything that a store holds of these threads; groups that hold nothing are left out."""
     heads = await store.heads(project_id, threads)
-    groups = await store.groups(project_id, list(heads.versions))
+    groups = await store.groups(project_id, heads.versions)
     return {place: group.data for place, group in groups.items() if group.data != b"[]"}

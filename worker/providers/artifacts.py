@@ -18,6 +18,7 @@ from worker.budget.utf8 import well_formed
 from worker.ports import LayerBudget, LayerContribution, RequestFrame, Scope
 from worker.providers.contribution import ContributionBuilder, layer_text, no_content
 from worker.providers.offload import run_by_weight
+from worker.providers.states import ThreadStates
 from worker.providers.text import LINE_CHARS, cut
 from worker.providers.threads import SourceThreads
 
@@ -41,34 +42,41 @@ class RanksItsOwnDigest(Protocol):
 
 
 class ArtifactsProvider:
-    """Artifacts that stand inline in the request, else those of a store."""
+    """Artifacts that stand inline in the request, else those of a store, else those known of the thread."""
 
     layer: PartName = "artifacts"
 
     def __init__(
         self,
+        states: ThreadStates | None = None,
         *,
         store_of: Callable[[Scope], object | None] | None = None,
         threads: SourceThreads | None = None,
     ) -> None:
-        """Ask the store that `store_of` gives for a scope, if it is given and gives one.
+        """Ask the store that `store_of` gives for a scope, if it is given and gives one; else `states`.
 
         The store is read as `render_artifact_digest` reads it; its own digest is preferred.
         """
+        self._states = states
         self._store_of = store_of
         self._threads = threads or SourceThreads()
 
     async def provide(self, frame: RequestFrame, scope: Scope, budget: LayerBudget) -> LayerContribution:
-        """The digest; `empty` without artifacts. Reading a store leaves the event loop."""
+        """The digest; `empty` without artifacts. Reading a store leaves the event loop.
+
+        Raises StateUnavailable and StateBehind.
+        """
         del budget  # the digest's cap is in items
         artifacts = frame.request.artifacts
-        if artifacts:
-            return await run_by_weight(self._threads, partial(build_digest, artifacts), artifacts)
-        store = self._store_of(scope) if self._store_of is not None else None
-        if store is None:
+        store = self._store_of(scope) if self._store_of is not None and not artifacts else None
+        if store is not None:
+            build = partial(_build_from_store, store, thread_id=scope.thread_id or "")
+            return await self._threads.run(build)
+        if not artifacts and self._states is not None:
+            artifacts = (await self._states.of(frame, scope, layer=self.layer)).artifacts
+        if not artifacts:
             return no_content(self.layer, "no_data")
-        build = partial(_build_from_store, store, thread_id=scope.thread_id or "")
-        return await self._threads.run(build)
+        return await run_by_weight(self._threads, partial(build_digest, artifacts), artifacts)
 
 
 def render_artifact_digest(store: object | None, thread_id: str = "", max_items: int = MAX_ITEMS) -> str:

@@ -11,6 +11,7 @@ from schemas.session import Blocker, Decision, Goal, HandoffData, SessionContext
 from worker.ports import LayerBudget, LayerContribution, RequestFrame, Scope
 from worker.providers.contribution import ContributionBuilder, layer_text, no_content
 from worker.providers.offload import run_by_weight
+from worker.providers.states import ThreadStates
 from worker.providers.text import LINE_CHARS, cut, fold
 from worker.providers.threads import SourceThreads
 
@@ -35,18 +36,21 @@ _CLOSED: Final = frozenset({"done", "skipped"})
 
 
 class MissionProvider:
-    """Session state that stands inline in the request."""
+    """Session state that stands inline in the request, else what is known of its thread."""
 
     layer: PartName = "mission"
 
-    def __init__(self, *, threads: SourceThreads | None = None) -> None:
-        """Work on heavy input in these threads, its own where none are given."""
+    def __init__(self, states: ThreadStates | None = None, *, threads: SourceThreads | None = None) -> None:
+        """Ask `states`; work on heavy input in these threads, its own where none are given."""
+        self._states = states
         self._threads = threads or SourceThreads()
 
     async def provide(self, frame: RequestFrame, scope: Scope, budget: LayerBudget) -> LayerContribution:
-        """The mission block; `empty` without a session."""
-        del scope, budget  # inline state is the request's own, and its caps are in lines
+        """The mission block; `empty` without a session. Raises StateUnavailable and StateBehind."""
+        del budget  # the block's cap is in lines
         session = frame.request.session
+        if session is None and self._states is not None:
+            session = (await self._states.of(frame, scope, layer=self.layer)).session
         if session is None:
             return no_content(self.layer, "no_data")
         must_show = frozenset((*frame.request.must_cite, *frame.request.payload.files_created))

@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from functools import partial
 from typing import Any, Final, cast
 
@@ -16,15 +17,20 @@ from worker.budget.utf8 import well_formed
 from worker.errors import Unavailable
 from worker.graph.answers import GraphAnswer, GraphFact
 from worker.ports import LayerBudget, LayerContribution, RequestFrame, Scope
-from worker.providers.contribution import ContributionBuilder, no_content
+from worker.providers.contribution import ContributionBuilder
 from worker.providers.diff import FileDiff, split_diff
 from worker.providers.graph_reader import GraphReader
 from worker.providers.offload import run_by_weight
+from worker.providers.states import ThreadStates
 from worker.providers.text import LINE_CHARS, cut, fenced, first_line, fold
 from worker.providers.threads import SourceThreads
+from worker.state.view import signals_of
 
 HEADING: Final = "# TASK"
 _FAILING_TEST, _DIFF, _CONTEXT, _FACT = 1.0, 0.95, 0.8, 0.6
+SIGNAL_KEEP: Final = timedelta(days=7)
+"""How long a failure is news."""
+
 _WAIT_SHARE: Final = 0.6
 """Of the layer's timeout, what is spent on waiting for the graph; the rest is for what is at hand."""
 
@@ -36,35 +42,61 @@ class TaskProvider:
 
     layer: PartName = "task"
 
-    def __init__(self, reader: GraphReader | None = None, *, threads: SourceThreads | None = None) -> None:
-        """Ask `reader`; work on heavy input in these threads, its own where none are given."""
+    def __init__(
+        self,
+        reader: GraphReader | None = None,
+        states: ThreadStates | None = None,
+        *,
+        signal_keep: timedelta = SIGNAL_KEEP,
+        threads: SourceThreads | None = None,
+    ) -> None:
+        """Ask `reader`, and `states` for what fails; work on heavy input in these threads, else in its own.
+
+        A test that failed longer ago than `signal_keep` is no longer shown.
+        """
         self._reader = reader
+        self._states = states
+        self._signal_keep = signal_keep
         self._threads = threads or SourceThreads()
 
     async def provide(self, frame: RequestFrame, scope: Scope, budget: LayerBudget) -> LayerContribution:
         """Context, diff and tests; `empty` where there is nothing.
 
         For work on tests also those that cover what was selected, for a review its open traces. What the
-        request itself says never waits long for the graph: where that does not answer in time the layer is
-        `partial`, and `failed` only where it has nothing else. Raises StoreUnavailable then.
+        request itself says never waits long for the graph or the state: where one does not answer in time the
+        layer is `partial`, and `failed` only where it has nothing else. Raises StoreUnavailable,
+        StateUnavailable and StateBehind then.
         """
-        facts: FactsSection | Unavailable | None = None
-        if self._reader is not None and frame.subject.inject and frame.task_type in _FACTS:
-            facts = await self._facts(self._reader, frame, scope, budget)
+        facts, tests = await asyncio.gather(
+            self._facts(frame, scope, budget), self._failing_tests(frame, scope)
+        )
         working, context = frame.request.working, frame.request.payload.task_context
         diff = working.current_diff if working is not None else None
-        tests = working.failing_tests if working is not None else ()
-        has_own = not (context is None and diff is None and not tests)
-        if isinstance(facts, Unavailable):
-            if not has_own and isinstance(facts, _Late):
-                return LayerContribution(layer=self.layer, status="failed", reason="timeout")
-            if not has_own:
-                raise facts
-            layer = await self._build(context, diff, tests, None)
-            return replace(layer, status="partial", reason="section_error") if layer.fragments else layer
-        if facts is None and not has_own:
-            return no_content(self.layer, "no_data")
-        return await self._build(context, diff, tests, facts)
+        layer = await self._build(
+            context,
+            diff,
+            () if isinstance(tests, Unavailable) else tests,
+            None if isinstance(facts, Unavailable) else facts,
+        )
+        missing = next((one for one in (facts, tests) if isinstance(one, Unavailable)), None)
+        if missing is None:
+            return layer
+        if layer.fragments:
+            return replace(layer, status="partial", reason="section_error")
+        if isinstance(missing, _Late):
+            return LayerContribution(layer=self.layer, status="failed", reason="timeout")
+        raise missing
+
+    async def _failing_tests(self, frame: RequestFrame, scope: Scope) -> Sequence[FailingTest] | Unavailable:
+        if frame.request.working is not None:
+            return frame.request.working.failing_tests
+        if self._states is None:
+            return ()
+        try:
+            reading = await self._states.of(frame, scope, layer=self.layer)
+        except Unavailable as error:
+            return error
+        return signals_of(*reading.events, as_of=frame.as_of, keep=self._signal_keep).failing_tests
 
     async def _build(
         self, context: object, diff: str | None, tests: Sequence[FailingTest], facts: FactsSection | None
@@ -73,10 +105,12 @@ class TaskProvider:
             self._threads, partial(build_task, context, diff, tests, facts), context, diff, tests
         )
 
-    @staticmethod
     async def _facts(
-        reader: GraphReader, frame: RequestFrame, scope: Scope, budget: LayerBudget
+        self, frame: RequestFrame, scope: Scope, budget: LayerBudget
     ) -> FactsSection | Unavailable | None:
+        reader = self._reader
+        if reader is None or not frame.subject.inject or frame.task_type not in _FACTS:
+            return None
         asking = asyncio.ensure_future(
             reader.answer(frame, scope, budget_tokens=budget.graph_tokens, counter=budget.counter)
         )

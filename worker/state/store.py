@@ -67,10 +67,10 @@ class StateStore(Protocol):
         """The versions of these threads' groups, and which of the events are missing. One round trip."""
         ...
 
-    async def groups(self, project_id: str, places: Sequence[Place]) -> Mapping[Place, StoredGroup]:
-        """What the places hold now, at least as new as any head seen before; absent where nothing is.
+    async def groups(self, project_id: str, versions: Mapping[Place, int]) -> Mapping[Place, StoredGroup]:
+        """What the places hold at these versions, or later ones; a place that was purged is absent.
 
-        One round trip. The bytes are the same whatever the store.
+        One round trip. The bytes are the same whatever the store, sorted by kind and id.
         """
         ...
 

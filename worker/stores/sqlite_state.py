@@ -131,12 +131,12 @@ class SqliteStateStore:
 
         return await self._file.read(read)
 
-    async def groups(self, project_id: str, places: Sequence[Place]) -> Mapping[Place, StoredGroup]:
+    async def groups(self, project_id: str, versions: Mapping[Place, int]) -> Mapping[Place, StoredGroup]:
         """See `StateStore`."""
         return await self._file.read(
             lambda connection: {
                 place: group
-                for place in places
+                for place in versions
                 if (group := _read_group(connection, project_id, place)) is not None
             }
         )
