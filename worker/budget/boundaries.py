@@ -34,7 +34,8 @@ _STRETCH_CHARS: Final = 4_096
 _OVERLAP_CHARS: Final = 8
 """More than an end's pattern looks back."""
 
-_SPACE_AHEAD: Final = regex.compile(r"\s*+")
+# A blank line further behind a paragraph than that does not end it: nobody reads a megabyte of spaces.
+_SPACE_AHEAD: Final = regex.compile(r"\s{0,4096}+")
 _SPACE_BEHIND: Final = regex.compile(r"(?r)\s*+")
 # A pair of regional indicators and what extends it, spelled out: in a long run of them `\X` goes back
 # to the first one at each step.
@@ -49,7 +50,12 @@ _SIMPLE: Final = regex.compile(
     r"|(?<!\u200d)[\u2600-\u27bf\U0001f300-\U0001f3fa\U0001f400-\U0001f64f\U0001f680-\U0001f6ff"
     r"\U0001f900-\U0001f9ff]"
     r"|(?<![\U0001f1e6-\U0001f1ff])[\U0001f1e6-\U0001f1ff])"
+    # Nothing joins two characters without a part in the rules; a mark with a width of its own ends a join.
+    r"|(?<=[\p{GCB=Other}\p{GCB=SpacingMark}])\p{GCB=Other}"
 )
+# These join whatever stands before them, so no end is between or before them, bar after a control.
+_JOINED: Final = regex.compile(r"(?r)[\p{GCB=Extend}\p{GCB=ZWJ}\p{GCB=SpacingMark}]++")
+_REGIONAL: Final = regex.compile(r"(?r)[\U0001f1e6-\U0001f1ff]*+")
 
 
 def paragraph_ends(text: str, high: int) -> Iterator[int]:
@@ -118,8 +124,26 @@ def _clusters(text: str, low: int, high: int) -> Iterator[int]:
 def _certain_boundary(text: str, high: int) -> int:
     """The last position at or before `high` that is a boundary whatever stands further off."""
     while high > 0 and not _is_certain(text, high):
-        high -= 1
+        if pairs := _pairs_before(text, high):
+            return pairs
+        joined = _JOINED.match(text, 0, high)
+        # The first of those that join may still be a boundary: behind a line break.
+        high = joined.start() if joined else high - 1
     return high
+
+
+def _pairs_before(text: str, high: int) -> int:
+    """The last end of a flag at or before `high` inside a run of regional indicators; 0 if there is none."""
+    if not _is_regional(text[high]):
+        return 0
+    run = _REGIONAL.match(text, 0, high)
+    start = run.start() if run else high
+    end = high - (high - start) % 2
+    return end if end > start else 0
+
+
+def _is_regional(character: str) -> bool:
+    return "\U0001f1e6" <= character <= "\U0001f1ff"
 
 
 def _is_certain(text: str, position: int) -> bool:

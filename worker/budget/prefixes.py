@@ -14,13 +14,7 @@ from typing import Final, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from worker.budget.splits import (
-    chunk_end,
-    is_split,
-    last_split,
-    next_split,
-    uniform_class,
-)
+from worker.budget.splits import RUN_CHARS
 from worker.budget.tiktoken_counter import TiktokenCounter
 from worker.budget.tokens import ScaledCounter, TokenCounter
 from worker.budget.utf8 import byte_length, byte_offsets, well_formed
@@ -41,9 +35,6 @@ _FAR_TOKENS: Final = 12
 # A split is used for counting if it is that near.
 _NEAR_CHARS: Final = 96
 
-# A run must go back that far for its piece to have begun before it, for every token that may reach
-# over its end (128 bytes at most) and for the seam before that.
-_RUN_CHARS: Final = 384
 _RESUME_BYTES: Final = 24
 _RESUME_TRIES: Final = 8
 
@@ -110,6 +101,7 @@ class SplitPrefixes:
 
     def __init__(self, counter: TiktokenCounter, text: str) -> None:
         self._counter = counter
+        self._rules = counter.rules
         self._text = text
         self._chunks: list[_Chunk] = []
         self._starts: list[int] = []
@@ -122,12 +114,12 @@ class SplitPrefixes:
         start = total = 0
         while start < len(text):
             stop = start + size
-            end = last_split(text, start, stop) if stop < len(text) else len(text)
+            end = self._rules.last_split(text, start, stop, anchor=start) if stop < len(text) else len(text)
             chunk = (
                 self._chunk(start, end)
                 if end
                 else self._window(start, size, limit_tokens)
-                or self._chunk(start, chunk_end(text, start, size))
+                or self._chunk(start, self._rules.chunk_end(text, start, size))
             )
             total = chunk.total_tokens
             if total > limit_tokens or (total == limit_tokens and chunk.stop < len(text)):
@@ -142,15 +134,15 @@ class SplitPrefixes:
         """Cost: tokenising from the last split before `end`, in prose and code a word."""
         text = self._text
         chunk = self._chunks[bisect_left(self._starts, end) - 1]
-        sure = self._count_in_run(chunk, end)
-        if sure is not None and (not suffix or is_split(text[end - 1], suffix[0])):
-            return sure + (self._counter.count(suffix) if suffix else 0)
         # With a suffix, `end` itself is followed by another character than in the text.
         high = end - 1 if suffix else end
         low = max(chunk.start, high - _NEAR_CHARS)
-        if low < high < len(text) and (split := last_split(text, low, high)):
+        if low < high < len(text) and (split := self._rules.last_split(text, low, high, anchor=chunk.start)):
             before = chunk.tokens_before(byte_length(text[chunk.start : split]))
             return before + self._counter.count(text[split:end] + suffix)
+        sure = self._count_in_run(chunk, end)
+        if sure is not None and (not suffix or self._rules.is_split(text[end - 1] + suffix[0], 1)):
+            return sure + (self._counter.count(suffix) if suffix else 0)
         return chunk.base_tokens + self._counter.count(text[chunk.start : end] + suffix)
 
     def _chunk(self, start: int, stop: int, *, is_open: bool = False) -> _Chunk:
@@ -166,8 +158,10 @@ class SplitPrefixes:
         """The beginning of a stretch without splits, if that proves that the limit is passed."""
         is_over = len(self._text) > limit_tokens * self._counter.longest_token_bytes
         wanted = limit_tokens + _MARGIN_TOKENS - (self._chunks[-1].total_tokens if self._chunks else 0)
-        width = max(size // 2, _RUN_CHARS)
-        while start + width < len(self._text) and (is_over or self._is_in_run(start + width)):
+        width = max(size // 2, _MIN_CHUNK_CHARS)
+        while start + width < len(self._text) and (
+            is_over or self._rules.in_piece(self._text, start + width, anchor=start)
+        ):
             chunk = self._chunk(start, start + width, is_open=True)
             if len(chunk.ids) >= wanted and (is_over or self._proves_over(chunk, limit_tokens)):
                 return chunk
@@ -199,23 +193,20 @@ class SplitPrefixes:
         low = max(chunk.end_of_token(index) if index >= 0 else chunk.start, chunk.start + 1)
         high = min(low + _NEAR_CHARS, chunk.stop)
         far = chunk.end_of_token(min(max(index, 0) + _FAR_TOKENS, len(chunk.ids) - 1))
-        split = next_split(self._text, low, high)
+        split = self._rules.next_split(self._text, low, high)
         if split < high or (split == chunk.stop and not chunk.is_open):
             return max(low, min(split, far))
         # No split in sight: a few tokens more, where looking at them is cheap.
-        is_cheap = self._is_in_run(low) or low - chunk.start < _CHEAP_CHARS
+        is_cheap = (
+            self._rules.in_piece(self._text, low, anchor=chunk.start) or low - chunk.start < _CHEAP_CHARS
+        )
         index = max(index, 0) + (_MARGIN_TOKENS if is_cheap else 0)
         return min(chunk.end_of_token(min(index, len(chunk.ids) - 1)), low + _MARGIN_CHARS)
 
     def _count_in_run(self, chunk: _Chunk, end: int) -> int | None:
-        # A chunk begins at a split, so a run that goes back to there is a piece of its own.
-        if not uniform_class(self._text, max(chunk.start, end - _RUN_CHARS), end):
+        if not self._rules.in_piece(self._text, end, anchor=chunk.start):
             return None
         return self._resume(chunk, byte_length(self._text[chunk.start : end]))
-
-    def _is_in_run(self, position: int) -> bool:
-        start = position - _RUN_CHARS
-        return start >= 0 and uniform_class(self._text, start, position)
 
     def _resume(self, chunk: _Chunk, offset_bytes: int) -> int | None:
         """Tokens up to an offset deep in a run of one class, tokenising only its last few bytes.
@@ -226,7 +217,7 @@ class SplitPrefixes:
         last = int(chunk.ends.searchsorted(offset_bytes - _RESUME_BYTES, side="right")) - 1
         for index in range(last, max(last - _RESUME_TRIES, -1), -1):
             seam = int(chunk.ends[index])
-            if offset_bytes - seam > _RUN_CHARS // 2:
+            if offset_bytes - seam > RUN_CHARS // 2:
                 return None
             rest = self._counter.encode_piece(chunk.data[seam:offset_bytes])
             pair = int(chunk.ids[index]), rest[0]

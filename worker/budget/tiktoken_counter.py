@@ -8,7 +8,7 @@ import numpy as np
 import tiktoken
 from numpy.typing import NDArray
 
-from worker.budget.splits import chunk_end, has_long_space, long_pieces
+from worker.budget.splits import SPLIT_RULES, has_long_space
 from worker.budget.utf8 import well_formed
 from worker.budget.vocabulary import load_vocabulary
 
@@ -32,6 +32,7 @@ class TiktokenCounter:
         """Load the vocabulary (about half a second, once per process). Raises ValueError on its name."""
         self.name = name
         self._vocabulary = load_vocabulary(name)
+        self.rules = SPLIT_RULES[name]
         self._encoding: tiktoken.Encoding = self._vocabulary.encoding
         self.longest_token_bytes = self._vocabulary.longest_token_bytes
         self._longest: dict[bytes, int] = {}
@@ -62,7 +63,7 @@ class TiktokenCounter:
         counted, start = 0, 0
         size = min(_CHUNK_CHARS, 256 + limit_tokens)
         while start < len(text) and counted <= limit_tokens:
-            end = chunk_end(text, start, size)
+            end = self.rules.chunk_end(text, start, size)
             counted += self.count(text[start:end])
             start = end
         return counted
@@ -86,7 +87,7 @@ class TiktokenCounter:
         """The token ids of `text`: `(n_tokens,)`."""
         parts: list[NDArray[np.uint32]] = []
         done = 0
-        for start, end in long_pieces(text):
+        for start, end in self.rules.long_pieces(text):
             parts.append(self._encode_text(text[done:start]))
             parts.append(self._encode_long_piece(text[start:end].encode()))
             done = end

@@ -75,6 +75,21 @@ long_runs = st.builds(
 )
 """One run of thousands of characters of a kind between neighbours that may change how it is cut."""
 
+_RUN_UNITS = (
+    *("a", "B", "中", "é", "ก", "กิ", "क्ष", "त्रि", "ب", "𠀀", "한", "ʰ", "ǅ", "e\u0301", "\u0301"),
+    *("😀", "❤️", "❤", "️", "\u200d", "👩‍👩‍👧", "🇩🇪", "1️⃣", "#️⃣", "👍🏽", "🏴\U000e0067\U000e007f"),
+    *("-", "/", "'", ".", "\u2500", "7", "12", "Ⅷ", "\U0001fbf0", "\u0378", "\U00011b60", "\x1c"),
+)
+
+mixed_runs = st.builds(
+    lambda before, units, times, after: before + "".join(units) * times + after,
+    st.lists(st.sampled_from((*_RUN_UNITS, " ", "\n", "\t", "it's", "we'LL")), max_size=4).map("".join),
+    st.lists(st.sampled_from(_RUN_UNITS), min_size=1, max_size=3),
+    st.integers(150, 500),
+    st.lists(st.sampled_from((*_RUN_UNITS, " ", "\n", "'s")), min_size=1, max_size=3).map("".join),
+)
+"""Hundreds of characters without white space, of one kind or of a few in turn."""
+
 lone_surrogates = st.sampled_from(["\ud800", "a\udfffb", "\ud83d\ude00 and \ud83d"])
 
 

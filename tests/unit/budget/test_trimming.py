@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import random
 from pathlib import Path
 
 import pytest
@@ -263,3 +264,62 @@ def test_a_tokenizer_file_is_trimmed_for_as_well(
 def test_a_tokenizer_file_fills_its_budget_from_a_large_text(file_counter: TokenCounter) -> None:
     result = trim_to_budget("Seven eight nine. " * 30_000, 2_000, file_counter)
     assert 1_980 < file_counter.count(result) <= 2_000
+
+
+def sizes_tokenised(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The bytes of each text and piece that is handed to tiktoken from now on: work, without a clock."""
+    sizes: list[int] = []
+    encode_text, encode_piece = TiktokenCounter._encode_text, TiktokenCounter.encode_piece  # pyright: ignore[reportPrivateUsage]  # where all texts pass
+
+    def count_text(counter: TiktokenCounter, text: str) -> object:
+        sizes.append(len(text.encode()))
+        return encode_text(counter, text)
+
+    def count_piece(counter: TiktokenCounter, piece: bytes) -> object:
+        sizes.append(len(piece))
+        return encode_piece(counter, piece)
+
+    monkeypatch.setattr(TiktokenCounter, "_encode_text", count_text)
+    monkeypatch.setattr(TiktokenCounter, "encode_piece", count_piece)
+    return sizes
+
+
+@pytest.mark.parametrize("encoding", ["o200k_base", "cl100k_base"])
+@pytest.mark.parametrize("budget_tokens", [1_900, 6_000])
+@pytest.mark.parametrize(
+    "alphabet",
+    [
+        ["🇩🇪", "🇫🇷", "🇯🇵"],
+        ["1️⃣", "2️⃣", "#️⃣"],
+        ["👩‍👩‍👧", "👨‍👩‍👧‍👦", "🏳️‍🌈"],
+        ["👍🏽", "👍🏻", "🙏🏿"],
+        ["❤️", "☀️", "✔️"],
+        ["😀", "❤️", "🇩🇪", "1️⃣", "👩‍💻"],
+        [*"กขคงจฉชซญดตถทนบปผพฟมยรลวสหอ"],
+        ["क्ष", "त्रि", "हि", "न्दी"],
+        [*"ابتثجحخدذرزسشصضطظعغفقكلمنهوي"],
+        [*"𠀀𠀁𠀂𠀃"],
+        [*"的一是不了人我在有他"],
+        ["Foo", "Bar", "Baz"],
+        [*"0123456789"],
+        ["e\u0301", "a\u0300\u0302"],
+        [*"\u0301\u0302\u0303"],
+        [*"─│┌┐"],
+        [*"абвгдежз"],
+    ],
+    ids=lambda alphabet: alphabet[0] if isinstance(alphabet, list) else None,
+)
+def test_a_text_without_a_space_is_tokenised_about_once_as_far_as_the_budget_goes(
+    alphabet: list[str], budget_tokens: int, encoding: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counter = counter_for(encoding)
+    text = "".join(random.Random(1).choices(alphabet, k=120_000))
+    prefix_bytes = int(counter.token_ends(text[: 8 * budget_tokens])[budget_tokens - 1])
+    sizes = sizes_tokenised(monkeypatch)
+    trim_to_budget(text, budget_tokens, counter)
+    assert sum(sizes) <= 2 * prefix_bytes
+
+
+def test_white_space_without_an_end_is_not_read_to_its_end() -> None:
+    counter = counter_for("o200k_base")
+    assert trim_to_budget("one\n\ntwo" + "\n" * 1_000_000 + "x", 4, counter) == "one\n\ntwo"
