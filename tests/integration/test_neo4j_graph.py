@@ -7,6 +7,7 @@ import json
 import socket
 import sys
 from collections.abc import AsyncGenerator, Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, LiteralString, cast
 from uuid import uuid4
@@ -80,14 +81,22 @@ def _renamed(graph: GraphContents, text: str) -> GraphChange:
 async def test_a_person_finds_functions_and_calls_under_their_own_names(
     store: Neo4jGraphStore, driver: AsyncDriver, project: str
 ) -> None:
-    await _put(store, project, chain("a.py::f", "b.py::g"))
+    exact = chain("a.py::f", "b.py::g")
+    (call,) = exact.edges
+    guess = call._replace(source=call.target, target=call.source, resolution="guess", candidates=2)
+    await _put(store, project, GraphContents(nodes=exact.nodes, edges=(call, guess)))
     found = await _query(
         driver,
         "MATCH (f:Function {project: $project})-[r:CALLS]->(g:Function)"
-        " RETURN f.key, f.id, f.path, f.name, f.complexity, g.id, r.resolution, r.candidates",
+        " RETURN f.key, f.id, f.path, f.name, f.complexity, g.id, properties(r) ORDER BY f.id",
         project=project,
     )
-    assert found == [[f"{project}:a.py::f", "a.py::f", "a.py", "f", "1", "b.py::g", "exact", 1]]
+    # A guess says that it is one; an exact call has nothing to say.
+    said = {"resolution": "guess", "candidates": 2}
+    assert found == [
+        [f"{project}:a.py::f", "a.py::f", "a.py", "f", "1", "b.py::g", {}],
+        [f"{project}:b.py::g", "b.py::g", "b.py", "g", "1", "a.py::f", said],
+    ]
 
 
 async def test_the_schema_is_made_once_by_whoever_comes_and_is_all_online(
@@ -269,6 +278,35 @@ async def test_a_commit_whose_answer_is_lost_counts_once(
     assert {node.text for node in loaded[1].nodes} == {"new"}
     assert loaded[1].edges == graph.edges
     await writer.close()
+
+
+@pytest.mark.parametrize("rows", [5_000, 40])
+async def test_a_first_commit_whose_answer_is_lost_writes_nothing_twice(
+    store: Neo4jGraphStore, proxy: BoltProxy, neo4j_auth: Auth, project: str, rows: int
+) -> None:
+    graph = large_graph(100, 500, text="new")
+    change = replace(diff_contents(EMPTY, graph), added_facts=(("d", b"fact"),))
+    writer = _open(proxy.url, neo4j_auth, rows=rows)
+    await writer.apply(project, GraphChange(), snapshot_id="s", expected_version=0)
+    for commits in range(8):
+        await store.purge(project)
+        proxy.cut_at_commit, proxy.commits_before_cut = "after", commits
+        await writer.apply(project, change, snapshot_id="s", expected_version=0)
+        assert await store.load(project) == (GraphHead(graph_version=1, snapshot_id="s"), graph)
+        assert await store.load_facts(project) == {"d": b"fact"}
+    assert proxy.was_cut.is_set()
+    assert rows == 5_000 or proxy.cut_at_commit is None
+    await writer.close()
+
+
+async def test_a_first_change_of_a_project_that_holds_nodes_without_a_head_keeps_no_second_copy(
+    store: Neo4jGraphStore, driver: AsyncDriver, project: str
+) -> None:
+    graph = large_graph(200, 250)
+    await _put(store, project, graph)
+    await _query(driver, "MATCH (h:GraphHead {project: $project}) DELETE h", project=project)
+    head = await _put(store, project, graph)
+    assert await store.load(project) == (head, graph)
 
 
 # --- Outages -----------------------------------------------------------------------------------------

@@ -22,6 +22,7 @@ class BoltProxy:
         self._writers: set[asyncio.StreamWriter] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self.cut_at_commit: Literal["before", "after"] | None = None
+        self.commits_before_cut = 0
         self.is_refusing_after_cut = False
         self.was_cut = asyncio.Event()
         self._is_refusing = False
@@ -70,8 +71,10 @@ class BoltProxy:
             while data := await reader.read(1 << 16):
                 await self._is_thawed.wait()
                 if is_client and self.cut_at_commit and COMMIT in data:
-                    await self._cut(writer, data)
-                    return
+                    if not self.commits_before_cut:
+                        await self._cut(writer, data)
+                        return
+                    self.commits_before_cut -= 1
                 writer.write(data)
                 await writer.drain()
         writer.close()

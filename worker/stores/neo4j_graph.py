@@ -35,6 +35,7 @@ from worker.stores.neo4j_writes import (
     Ends,
     batches,
     find_all_ends,
+    is_empty,
     put_edges,
     put_facts,
     put_nodes,
@@ -45,6 +46,10 @@ from worker.stores.neo4j_writes import (
 
 _DELETE_ROWS: Final = 2_000
 _HURRIED_READS: Final = 2
+_HURRIED_ROWS: Final = 300
+"""A first change of so many rows creates what it writes without looking for it. For fewer, the server would
+spend more on planning a second statement for each label than on the looks."""
+
 _PROBE_PROJECT: Final = ":probe"
 """No project has this id."""
 
@@ -131,6 +136,11 @@ class _Application:
         return GraphConflict(
             project_id=self.project_id, expected_version=self.expected_version, found_version=_version(held)
         )
+
+    @property
+    def is_hurried(self) -> bool:
+        """Whether it is worth while to create all, should nothing be there."""
+        return self.expected_version == 0 and _count(self.change) >= _HURRIED_ROWS
 
     async def find_outside(self, transaction: Transaction) -> Ends:
         """The nodes that edges need beside those of the change. Raises ValueError where one is missing."""
@@ -330,7 +340,13 @@ class Neo4jGraphStore:
                 # Perhaps it was there a moment ago, and the change is for a graph that is no more.
                 application.is_done(await _read_head(transaction, project_id, _LOCK))
                 raise
-            grown_bytes = await _write_part(transaction, project_id, application.change, ends)
+            grown_bytes = await _write_part(
+                transaction,
+                project_id,
+                application.change,
+                ends,
+                is_fresh=application.is_hurried and await is_empty(transaction, project_id),
+            )
             if not is_first:
                 application.is_done(await _read_head(transaction, project_id, _LOCK))
             await _finish(transaction, application, grown_bytes)
@@ -368,10 +384,16 @@ class Neo4jGraphStore:
         await self._write(end)
 
     async def _step(self, application: _Application, part: GraphChange, ends: Ends) -> int:
+        # The first change of a project begins with nothing, and the claim keeps all others off.
+        is_fresh = application.is_hurried
+
         async def work(transaction: Transaction) -> int:
+            nonlocal is_fresh
             held = await _read_head(transaction, application.project_id, _LOCK)
             application.check_claim(held)
-            return await _write_part(transaction, application.project_id, part, ends)
+            # Should this run twice, nobody knows whether the first commit succeeded.
+            is_first_run, is_fresh = is_fresh, False
+            return await _write_part(transaction, application.project_id, part, ends, is_fresh=is_first_run)
 
         return await self._write(work)
 
@@ -407,14 +429,16 @@ async def _read_head(transaction: Transaction, project_id: str, statement: str) 
     return _Head(*found[0]) if found else None
 
 
-async def _write_part(transaction: Transaction, project_id: str, part: GraphChange, ends: Ends) -> int:
+async def _write_part(
+    transaction: Transaction, project_id: str, part: GraphChange, ends: Ends, *, is_fresh: bool
+) -> int:
     """Nodes and edges go first, then come the new ones; then the facts. By how many bytes the graph grew."""
     shrunk_bytes = await remove_nodes(transaction, project_id, part.removed)
     await remove_edges(transaction, project_id, part.removed_edges)
-    grown_bytes = await put_nodes(transaction, project_id, part.upserted, ends)
-    await put_edges(transaction, part.added_edges, ends)
+    grown_bytes = await put_nodes(transaction, project_id, part.upserted, ends, is_fresh=is_fresh)
+    await put_edges(transaction, part.added_edges, ends, is_fresh=is_fresh)
     await remove_facts(transaction, project_id, part.removed_facts)
-    await put_facts(transaction, project_id, part.added_facts)
+    await put_facts(transaction, project_id, part.added_facts, is_fresh=is_fresh)
     return grown_bytes - shrunk_bytes
 
 

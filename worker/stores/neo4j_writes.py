@@ -1,7 +1,11 @@
 """The statements that change a graph in Neo4j, one per label and relation of the canon, and what runs them.
 
 Labels and relations come from the canon's table; everything else is a parameter. Rows go in batches and in
-sorted order, so that two writers take their locks in the same order. Every step may run twice.
+sorted order, so that two writers take their locks in the same order.
+
+There are two of each that adds something. One merges: it looks up what may be there, and may run twice. The
+other creates, for a project that is known to be empty within the same transaction, or under the same claim of
+a change of several: it looks up nothing, and is for the first run of a step alone.
 """
 
 from __future__ import annotations
@@ -14,10 +18,10 @@ from schemas.graph import LABELS, RELATIONS, NodeLabel, Relation, store_key
 from worker.graph.diff import missing_end
 from worker.graph.model import Edge, Node, NodeRef, Resolution
 from worker.stores.neo4j_link import Transaction, rows
-from worker.stores.neo4j_nodes import encode_node, ref_of
+from worker.stores.neo4j_nodes import PROPERTIES, REST, encode_node, ref_of
 
-_BATCH_ROWS: Final = 1_000
-_BATCH_EDGES: Final = 5_000
+_BATCH_ROWS: Final = 5_000
+_BATCH_EDGES: Final = 20_000
 
 T = TypeVar("T")
 Ends = dict[NodeRef, int]
@@ -25,24 +29,45 @@ Ends = dict[NodeRef, int]
 
 # The numbers are read with id(): elementId() would make forty characters of each, ten times the bytes on the
 # wire for a graph's edges. It is there in all of Neo4j 5.
-_PUT_NODES: Final[Mapping[NodeLabel, str]] = {
+_MERGE_NODES: Final[Mapping[NodeLabel, str]] = {
     label: f"""
         UNWIND range(0, size($rows) - 1) AS i
         WITH i, $rows[i] AS row
-        MERGE (n:GraphNode {{ref: row.ref}})
+        MERGE (n:GraphNode {{ref: row[0]}})
         WITH i, row, n, coalesce(n.size_bytes, 0) AS old_bytes
-        SET n = row, n:{label}
-        RETURN collect([i, id(n)]), sum(row.size_bytes - old_bytes)
+        SET n = {PROPERTIES}
+        SET n += {REST}, n:{label}
+        RETURN collect([i, id(n)]), sum(n.size_bytes - old_bytes)
     """
     for label in LABELS
 }
-_PUT_EDGES: Final[Mapping[Relation, str]] = {
+_CREATE_NODES: Final[Mapping[NodeLabel, str]] = {
+    label: f"""
+        UNWIND range(0, size($rows) - 1) AS i
+        WITH i, $rows[i] AS row
+        CREATE (n:GraphNode:{label} {PROPERTIES})
+        SET n += {REST}
+        RETURN collect([i, id(n)]), sum(n.size_bytes)
+    """
+    for label in LABELS
+}
+# An exact edge, the only one of its kind, says nothing of itself: of a graph's edges nine in ten are.
+_MERGE_EDGES: Final[Mapping[Relation, str]] = {
     relation: f"""
         UNWIND $pairs AS pair
         MATCH (s) WHERE id(s) = pair[0]
         MATCH (t) WHERE id(t) = pair[1]
         MERGE (s)-[r:{relation}]->(t)
-        SET r.resolution = $resolution, r.candidates = $candidates
+        SET r.resolution = $properties.resolution, r.candidates = $properties.candidates
+    """
+    for relation in RELATIONS
+}
+_CREATE_EDGES: Final[Mapping[Relation, str]] = {
+    relation: f"""
+        UNWIND $pairs AS pair
+        MATCH (s) WHERE id(s) = pair[0]
+        MATCH (t) WHERE id(t) = pair[1]
+        CREATE (s)-[:{relation} $properties]->(t)
     """
     for relation in RELATIONS
 }
@@ -66,10 +91,22 @@ _FIND_NODES: Final = """
     MATCH (n:GraphNode {ref: $refs[i]})
     RETURN collect([i, id(n)])
 """
-_PUT_FACTS: Final = """
+_MERGE_FACTS: Final = """
     UNWIND $rows AS row
-    MERGE (f:FileFacts {key: row.key})
-    SET f = row
+    MERGE (f:FileFacts {key: row[0]})
+    SET f = {key: row[0], project: $project, digest: row[1], data: row[2]}
+"""
+_CREATE_FACTS: Final = """
+    UNWIND $rows AS row
+    CREATE (:FileFacts {key: row[0], project: $project, digest: row[1], data: row[2]})
+"""
+_FIND_ANY: Final = """
+    MATCH (n:GraphNode) WHERE n.ref > $project + ':' AND n.ref < $project + ';'
+    RETURN 1 LIMIT 1
+"""
+_FIND_ANY_FACT: Final = """
+    MATCH (f:FileFacts) WHERE f.key > $project + ':' AND f.key < $project + ';'
+    RETURN 1 LIMIT 1
 """
 _REMOVE_FACTS: Final = """
     UNWIND $keys AS key
@@ -105,16 +142,28 @@ async def find_all_ends(transaction: Transaction, project_id: str, refs: Sequenc
     return found
 
 
-async def put_nodes(transaction: Transaction, project_id: str, nodes: Iterable[Node], ends: Ends) -> int:
-    """Write the nodes and add their numbers to `ends`; by how many bytes the graph grew."""
+async def is_empty(transaction: Transaction, project_id: str) -> bool:
+    """Whether the store holds no node and no fact of the project."""
+    bound = {"project": project_id}
+    return not (await rows(transaction, _FIND_ANY, bound) or await rows(transaction, _FIND_ANY_FACT, bound))
+
+
+async def put_nodes(
+    transaction: Transaction, project_id: str, nodes: Iterable[Node], ends: Ends, *, is_fresh: bool
+) -> int:
+    """Write the nodes and add their numbers to `ends`; by how many bytes the graph grew.
+
+    `is_fresh` where none of them is there yet.
+    """
+    statements = _CREATE_NODES if is_fresh else _MERGE_NODES
     by_label: defaultdict[NodeLabel, list[Node]] = defaultdict(list)
     for node in sorted(nodes, key=lambda node: node.ref):
         by_label[node.label].append(node)
     grown_bytes = 0
     for label, group in by_label.items():
         for batch in batches(group, _BATCH_ROWS):
-            bound = {"rows": [encode_node(project_id, node) for node in batch]}
-            ((pairs, batch_bytes),) = await rows(transaction, _PUT_NODES[label], bound)
+            bound = {"rows": [encode_node(project_id, node) for node in batch], "project": project_id}
+            ((pairs, batch_bytes),) = await rows(transaction, statements[label], bound)
             numbers: list[list[int]] = pairs
             for index, number in numbers:
                 ends[batch[index].ref] = number
@@ -122,17 +171,19 @@ async def put_nodes(transaction: Transaction, project_id: str, nodes: Iterable[N
     return grown_bytes
 
 
-async def put_edges(transaction: Transaction, edges: Iterable[Edge], ends: Ends) -> None:
-    """Write the edges, both ends of each being in `ends`."""
+async def put_edges(transaction: Transaction, edges: Iterable[Edge], ends: Ends, *, is_fresh: bool) -> None:
+    """Write the edges, both ends of each being in `ends`; `is_fresh` where none of them is there yet."""
+    statements = _CREATE_EDGES if is_fresh else _MERGE_EDGES
     groups: defaultdict[tuple[Relation, Resolution, int], list[list[int]]] = defaultdict(list)
     for edge in edges:
         group = groups[edge.relation, edge.resolution, edge.candidates]
         group.append([ends[edge.source], ends[edge.target]])
     for relation, resolution, candidates in sorted(groups):
-        pairs = sorted(groups[relation, resolution, candidates])
-        for batch in batches(pairs, _BATCH_EDGES):
-            bound = {"pairs": batch, "resolution": resolution, "candidates": candidates}
-            await rows(transaction, _PUT_EDGES[relation], bound)
+        properties: dict[str, Any] = {} if resolution == "exact" else {"resolution": resolution}
+        if candidates != 1:
+            properties["candidates"] = candidates
+        for batch in batches(sorted(groups[relation, resolution, candidates]), _BATCH_EDGES):
+            await rows(transaction, statements[relation], {"pairs": batch, "properties": properties})
 
 
 async def remove_nodes(transaction: Transaction, project_id: str, refs: Iterable[NodeRef]) -> int:
@@ -156,14 +207,14 @@ async def remove_edges(transaction: Transaction, project_id: str, edges: Iterabl
             await rows(transaction, _REMOVE_EDGES[relation], {"pairs": batch})
 
 
-async def put_facts(transaction: Transaction, project_id: str, facts: Iterable[tuple[str, bytes]]) -> None:
-    """Write what was extracted from files, by digest."""
-    written: list[dict[str, Any]] = [
-        {"key": store_key(project_id, digest), "project": project_id, "digest": digest, "data": data}
-        for digest, data in sorted(facts)
-    ]
+async def put_facts(
+    transaction: Transaction, project_id: str, facts: Iterable[tuple[str, bytes]], *, is_fresh: bool
+) -> None:
+    """Write what was extracted from files, by digest; `is_fresh` where none of it is there yet."""
+    statement = _CREATE_FACTS if is_fresh else _MERGE_FACTS
+    written = [[store_key(project_id, digest), digest, data] for digest, data in sorted(facts)]
     for batch in batches(written, _BATCH_ROWS):
-        await rows(transaction, _PUT_FACTS, {"rows": batch})
+        await rows(transaction, statement, {"rows": batch, "project": project_id})
 
 
 async def remove_facts(transaction: Transaction, project_id: str, digests: Iterable[str]) -> None:
