@@ -18,12 +18,11 @@ from worker.providers.snapshots import Snapshots
 from worker.providers.threads import SourceThreads
 from worker.settings import Settings, read_secret
 from worker.stores.memory_packs import MemoryPackCache
-from worker.stores.neo4j_graph import Neo4jGraphStore
-from worker.stores.neo4j_link import Neo4jLink
 from worker.stores.redis_packs import RedisPackCache
-from worker.stores.sqlite_graph import SqliteGraphStore
 from worker.stores.swipl import SwiPrologRelevance
 from worker.telemetry import Telemetry
+from worker.wiring_graph_store import build_graph_store as build_graph_store  # noqa: PLC0414 - the commands take it from here
+from worker.wiring_graph_store import build_neo4j_link as build_neo4j_link  # noqa: PLC0414 - as above
 
 _DECIDING_PACKAGES: Final = ("worker.graph", "worker.budget", "schemas")
 _SOURCE_SUFFIXES: Final = (".py", ".pl")
@@ -71,31 +70,10 @@ def build_graph(settings: Settings, telemetry: Telemetry) -> GraphSource:
     return GraphSource(store=store, snapshots=snapshots, cache=cache, reader=reader, relevance=relevance)
 
 
-def build_graph_store(settings: Settings) -> GraphStore:
-    """The graph store that the settings name."""
-    graph = settings.graph
-    if graph.neo4j_url is None:
-        return SqliteGraphStore(graph.sqlite_path)
-    return Neo4jGraphStore(build_neo4j_link(settings))
-
-
 def build_relevance(settings: Settings) -> SwiPrologRelevance:
     """The relevance rules; nothing is started before they are asked."""
     graph = settings.graph
     return SwiPrologRelevance(executable=graph.prolog, timeout_seconds=graph.prolog_timeout_seconds)
-
-
-def build_neo4j_link(settings: Settings) -> Neo4jLink:
-    """The connection to the Neo4j that the settings name. Raises ValueError where they name none."""
-    graph = settings.graph
-    if graph.neo4j_url is None:
-        raise ValueError("this needs a Neo4j: set WORKER_GRAPH__STORE=neo4j and WORKER_GRAPH__NEO4J_URL")
-    return Neo4jLink(
-        graph.neo4j_url,
-        user=graph.neo4j_user,
-        password=read_secret(graph.neo4j_password, graph.neo4j_password_file) or "",
-        database=graph.neo4j_database,
-    )
 
 
 def build_pack_cache(settings: Settings) -> PackCache:

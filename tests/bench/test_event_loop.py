@@ -5,16 +5,24 @@ from __future__ import annotations
 import asyncio
 import gc
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from sysconfig import get_path
 from typing import Any
 
 import pytest
 
 from schemas.bundle import to_wire
+from schemas.sync import SyncRequest
 from tests.support.assembling import assemble, assembler, wire_request
 from worker.budget.tokens import counter_for
+from worker.code.indexing import IndexCache
+from worker.code.sources import SourceRoots
+from worker.code.syncing import ProjectSyncer
 from worker.heap import settle_heap
+from worker.settings import Settings
+from worker.stores.sqlite_graph import SqliteGraphStore
+from worker.wiring_sync import build_syncs
 
 CODE = "def retry(deadline: float) -> None:\n    while time() < deadline:\n        attempt()\n\n" * 4_000
 HAN = "重试循环忽略了支付客户端的截止日期请解释原因并修复它" * 8_000
@@ -73,6 +81,26 @@ async def longest_hold(work: asyncio.Task[Any]) -> tuple[float, float]:
     return worst, worst_cpu
 
 
+async def longest_turn(work: asyncio.Task[Any], monkeypatch: pytest.MonkeyPatch) -> float:
+    """Seconds of own CPU that the loop's thread spent in one callback, at the worst, until the work is done.
+
+    Beside `longest_hold` no turn of its own keeps the loop awake, so this is what others wait for.
+    """
+    worst = 0.0
+    run: Callable[[asyncio.Handle], None] = asyncio.Handle._run
+
+    def timed(handle: asyncio.Handle) -> None:
+        nonlocal worst
+        before = time.thread_time()
+        run(handle)
+        worst = max(worst, time.thread_time() - before)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(asyncio.Handle, "_run", timed)
+        await asyncio.wait({work})
+    return worst
+
+
 @pytest.fixture
 def settled_heap() -> Iterator[None]:
     """The collector as the worker sets it: else it looks through all that pytest has loaded, for 50 ms."""
@@ -110,3 +138,49 @@ async def test_the_longest_time_that_the_loop_is_held_up(
         assert to_wire(bundle)
     with capsys.disabled():
         print("", *lines, sep="\n")  # noqa: T201
+
+
+SYNC_LINES = 90_000
+
+
+def copy_sources(root: Path) -> int:
+    """Whole modules of this environment, in order of name, until there are enough lines."""
+    lines = 0
+    for number, file in enumerate(sorted(Path(get_path("purelib")).rglob("*.py"))):
+        text = file.read_bytes()
+        (root / f"module_{number}.py").write_bytes(text)
+        lines += text.count(b"\n")
+        if lines >= SYNC_LINES:
+            break
+    return lines
+
+
+async def never() -> bool:
+    return False
+
+
+@pytest.mark.usefixtures("settled_heap")
+@pytest.mark.timeout(600)
+async def test_the_longest_time_that_a_sync_holds_the_loop_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "root").mkdir()
+    lines = copy_sources(tmp_path / "root")
+    graph = {"sqlite_path": tmp_path / "graph.db"}
+    settings = Settings.model_validate({"graph": graph, "content": {"roots": {"p": [tmp_path / "root"]}}})
+    syncs = build_syncs(settings)
+    inside = ProjectSyncer(
+        SqliteGraphStore(tmp_path / "inside.db"), SourceRoots(settings.content.roots), cache=IndexCache()
+    )
+    rows = [f"a sync of {lines:,} lines (to reach: 50 ms)   longest turn of the loop, its own CPU"]
+    for name, syncer in (("in the worker's own process", inside), ("in a process of its own", syncs)):
+        request = SyncRequest(sync_id="s", project_id="p")
+        work = asyncio.create_task(syncer.sync(request, is_settled=never))
+        turn = await longest_turn(work, monkeypatch)
+        assert work.result().is_changed
+        rows.append(f"{name:40} {turn * 1e3:6.1f} ms")
+    await syncs.close()
+    with capsys.disabled():
+        print("", *rows, sep="\n")  # noqa: T201
+    # A count of work, not of waiting: no load on the machine makes it longer.
+    assert turn < 0.05

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
-from typing import Any, Final
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any, Final, cast
 
 from worker.code.indexing import IndexReport
 from worker.code.syncing import Overtaken
@@ -21,11 +22,11 @@ class SyncDefect(RuntimeError):
 
 def encode_report(report: IndexReport) -> bytes:
     """The report, compactly."""
-    return _REPORT + _json(asdict(report))
+    return _REPORT + _json({field.name: _plain(getattr(report, field.name)) for field in fields(report)})
 
 
 def encode_error(error: Exception, trace_text: str) -> bytes:
-    """What `decode_answer` raises for it: the same for what a sync may raise, else a SyncDefect."""
+    """What `decode_answer` gives for it: the same for what a sync may raise, else a SyncDefect."""
     match error:
         case Rejected():
             kind = next((name for name, known in _REJECTIONS.items() if type(error) is known), "defect")
@@ -39,10 +40,10 @@ def encode_error(error: Exception, trace_text: str) -> bytes:
     return _ERROR + _json([kind, *row])
 
 
-def decode_answer(frame: bytes) -> IndexReport:
-    """The report. Raises what the sync raised, and ValueError for a frame that is none of these."""
+def decode_answer(frame: bytes) -> IndexReport | Exception:
+    """The report, or what the sync raised. Raises ValueError for a frame that is neither."""
     if frame.startswith(_ERROR):
-        raise _error(*json.loads(frame[1:]))
+        return _error(*json.loads(frame[1:]))
     if not frame.startswith(_REPORT):
         raise ValueError("no answer to a sync")
     row = json.loads(frame[1:])
@@ -63,6 +64,11 @@ def _error(kind: str, *row: Any) -> Exception:
         Rejected.__init__(error, message, **details)
         return error
     return SyncDefect(*row)
+
+
+def _plain(value: object) -> object:
+    # Counters and views among them, which are no plain mappings to everybody.
+    return {**cast("Mapping[str, object]", value)} if isinstance(value, Mapping) else value
 
 
 def _json(row: Any) -> bytes:

@@ -11,11 +11,11 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from asyncio.subprocess import DEVNULL, PIPE, Process
+from asyncio.subprocess import PIPE, Process
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Final, cast
+from typing import Final
 
 import structlog
 
@@ -38,7 +38,10 @@ class SyncingChild:
     """One process that carries out one sync after the other. For one event loop."""
 
     def __init__(self, command: Sequence[str], *, setup: bytes) -> None:
-        """Start nothing yet. `command` serves as `worker.code.syncing_process` says, `setup` is its first frame."""
+        """Start nothing yet.
+
+        `command` serves as `worker.code.syncing_process` says, and `setup` is the first frame that it reads.
+        """
         self._command = tuple(command)
         self._setup = setup
         self._process: Process | None = None
@@ -59,7 +62,7 @@ class SyncingChild:
         async with self._turn:
             process = await self._running()
             try:
-                report = await _converse(process, request, is_settled)
+                answer = await _converse(process, request, is_settled)
             except (OSError, EOFError) as error:
                 await self._end()
                 log.warning("sync.process_ended", sync_id=request.sync_id, status=process.returncode)
@@ -69,10 +72,9 @@ class SyncingChild:
                 # Whatever it is about to do, nobody will hear of it.
                 await self._end()
                 raise
-            answer, error = report
-            if error is not None:
-                raise error
-            return cast("IndexReport", answer)
+            if isinstance(answer, Exception):
+                raise answer
+            return answer
 
     async def close(self) -> None:
         """End the process; idempotent."""
@@ -85,16 +87,13 @@ class SyncingChild:
             *self._command,
             stdin=PIPE,
             stdout=PIPE,
-            stderr=DEVNULL,
             env=_environment(os.environ),
             # What a terminal sends to the worker is the worker's to answer.
             process_group=0,
         )
         try:
             async with asyncio.timeout(START_SECONDS):
-                await _write(process, self._setup)
-                if await _read(process) != b"":
-                    raise OSError("it speaks out of turn")
+                await _greet(process, self._setup)
         except (OSError, EOFError, TimeoutError) as error:
             await self._end()
             raise RuntimeError("the process that carries out syncs does not start") from error
@@ -113,17 +112,19 @@ class SyncingChild:
         await process.wait()
 
 
-async def _converse(
-    process: Process, request: SyncRequest, is_settled: IsSettled
-) -> tuple[IndexReport | None, Exception | None]:
+async def _greet(process: Process, setup: bytes) -> None:
+    """Wait until the process is ready. Raises OSError where it says something else."""
+    await _write(process, setup)
+    if await _read(process):
+        raise OSError("it speaks out of turn")
+
+
+async def _converse(process: Process, request: SyncRequest, is_settled: IsSettled) -> IndexReport | Exception:
     """The report, or what the sync raised; either way the process is free for the next one."""
     await _write(process, await asyncio.to_thread(to_wire, request))
     while (frame := await _read(process)) == IS_SETTLED:
         await _write(process, SETTLED if await is_settled() else OPEN)
-    try:
-        return await asyncio.to_thread(decode_answer, frame), None
-    except Exception as error:  # noqa: BLE001 - raised by the caller, who knows that the process is well
-        return None, error
+    return await asyncio.to_thread(decode_answer, frame)
 
 
 async def _write(process: Process, frame: bytes) -> None:
