@@ -2,7 +2,8 @@
 
 Processor time of this process and its children, so that other load on the machine counts little, and beside
 it what the parser alone takes for the same sources in the same run. Targets: 3 s per 100,000 lines cold,
-storage included, and 0.5 s for one changed file. Nothing is asserted on time; how much work is done is.
+storage included, and 0.5 s for one changed file; the wall's time, which they are about, is that of two free
+cores only where nothing else runs. Nothing is asserted on time; how much work is done is.
 """
 
 from __future__ import annotations
@@ -86,11 +87,14 @@ async def test_seconds_per_100_000_lines(tmp_path: Path, capsys: pytest.CaptureF
     await measured("unchanged, fills a cache", lambda: index(cache))
     changed.write_bytes(changed.read_bytes() + b"\n\ndef another_new_name(x):\n    return len(x)\n")
     kept = await measured("one file changed, cached", lambda: index(cache))
+    changed.write_bytes(changed.read_bytes() + b"\n\ndef one_more_new_name(x):\n    return len(x)\n")
+    more = await measured("another change, cached", lambda: index(cache))
     await store.close()
     assert cold.files_read == sum(cold.files.values())
     assert (again.files_read, again.is_changed) == (0, False)
     assert (one.files_read, one.files_linked, one.is_changed) == (1, 1, True)
-    assert (kept.files_read, kept.files_linked, kept.is_changed) == (1, 1, True)
+    for report in (kept, more):
+        assert (report.files_read, report.files_linked, report.is_changed) == (1, 1, True)
     size = (tmp_path / "graph.db").stat().st_size
     table = [
         f"{lines} lines, {cold.symbols} symbols, {sum(cold.edges.values())} edges, {size / 1e6:.1f} MB",

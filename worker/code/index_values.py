@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from schemas.graph import NodeLabel, Relation
-from worker.code.assembling import ProjectStep
 from worker.code.catalogue import Catalogue
 from worker.code.kept import FORMATS
 from worker.code.readers import READERS, STEPS
 from worker.code.reading import FileReaders
 from worker.code.scan import MAX_FILE_BYTES
 from worker.code.skipping import SkipRule
+from worker.code.steps import ProjectStep
 from worker.errors import WorkerError
 from worker.graph.model import FileStatus, GraphHead
 

@@ -11,7 +11,6 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from worker.code.assembling import Additions
 from worker.code.catalogue import FORMAT as CATALOGUE_FORMAT
 from worker.code.catalogue import SPOILT, edge_row, pack, read_edge, unpack
 from worker.code.facts_codec import FORMAT as READING_FORMAT
@@ -20,6 +19,7 @@ from worker.code.history import Commit, History
 from worker.code.linking import FileLinks
 from worker.code.outlines import FORMAT as OUTLINE_FORMAT
 from worker.code.reading import FileReading
+from worker.code.steps import Additions
 
 _READING: Final = "reading:"
 _LINKS: Final = "links:"

@@ -12,8 +12,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from worker.code.assembling import Additions, CodeOutline
 from worker.code.reading import FileReading
+from worker.code.steps import Additions, CodeOutline
 from worker.graph.model import Edge, Node
 
 OWNER_FILES: Final = (".github/CODEOWNERS", "CODEOWNERS", "docs/CODEOWNERS")

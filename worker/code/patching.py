@@ -15,17 +15,13 @@ from dataclasses import dataclass, replace
 
 from worker.code.affected import affected_paths
 from worker.code.assembling import (
-    Additions,
-    CodeOutline,
     GraphBuilder,
     IndexedFile,
     entry_of,
     file_edges,
     file_node,
     file_traces,
-    open_traces,
     project_node,
-    run_steps,
 )
 from worker.code.catalogue import KEY, Catalogue, Entry, encode_catalogue, moved, totals_of
 from worker.code.collecting import Sources, changed_paths
@@ -47,6 +43,7 @@ from worker.code.made import Made, Watch, documents_of, link_files, require_symb
 from worker.code.outlines import Outline, decode_shelves, digest_shelf, encode_shelves, outline_of, shelf_of
 from worker.code.reading import FileReading
 from worker.code.reading_pool import read_files
+from worker.code.steps import Additions, CodeOutline, open_traces, run_steps
 from worker.graph.diff import diff_contents
 from worker.graph.model import Edge, GraphContents, NodeRef
 

@@ -1,6 +1,7 @@
 """The readers of an index, in the order in which they are asked, and the steps that join what they found.
 
-A new kind of file adds a reader to a list here, and what only all files together can tell adds a step.
+A new kind of file adds a reader to a list here, and what only all files together can tell adds a step. What
+reads documents is loaded with the first of them: it takes longer to load than many a tree of code to read.
 """
 
 from __future__ import annotations
@@ -9,12 +10,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
-from worker.code.assembling import Additions, CodeOutline, ProjectStep
-from worker.code.chunks import chunk_nodes
-from worker.code.documents.project import join_documents
-from worker.code.documents.reading import read_document, takes
-from worker.code.documents.references import resolve_references
-from worker.code.documents.results import facts_from_bytes, facts_to_bytes
+from worker.code.documents.suffixes import takes
 from worker.code.facts import ModuleFacts, ParseProblem
 from worker.code.grammars import GRAMMAR_OF, PYTHON
 from worker.code.languages import PYTHON_SUFFIXES, language_of
@@ -22,6 +18,7 @@ from worker.code.nodes import module_nodes
 from worker.code.owners import OWNERS, link_owners, read_owner_file
 from worker.code.parsing import decode
 from worker.code.reading import FileReaders, FileReading, read_python
+from worker.code.steps import Additions, CodeOutline, ProjectStep
 from worker.code.tolerant import extract_tolerant
 from worker.graph.model import Edge, NodeRef
 
@@ -57,6 +54,8 @@ def read_chunks(path: str, content: bytes) -> FileReading | None:
     language = language_of(path)
     if language == "python":
         return None
+    from worker.code.chunks import chunk_nodes  # noqa: PLC0415 - see above
+
     nodes, edges = chunk_nodes(path, _text(content), language)
     return FileReading(path=path, language=language, nodes=tuple(nodes), edges=tuple(edges))
 
@@ -65,6 +64,9 @@ def read_specification(path: str, content: bytes) -> FileReading | None:
     """Requirements and decisions, kept for `link_specification`."""
     if not takes(path):
         return None
+    from worker.code.documents.reading import read_document  # noqa: PLC0415 - see above
+    from worker.code.documents.results import facts_to_bytes  # noqa: PLC0415 - see above
+
     facts = read_document(path, _text(content))
     if facts is None:
         return None
@@ -77,6 +79,10 @@ def link_specification(documents: Mapping[str, str], code: CodeOutline) -> Addit
     A tag that names an id which several specifications use leads to each, as a guess; one that names a
     requirement leads to its items. O(nodes + references).
     """
+    from worker.code.documents.project import join_documents  # noqa: PLC0415 - see above
+    from worker.code.documents.references import resolve_references  # noqa: PLC0415 - see above
+    from worker.code.documents.results import facts_from_bytes  # noqa: PLC0415 - see above
+
     joined = join_documents(facts_from_bytes(text.encode()) for text in documents.values())
     edges = [*joined.edges, *resolve_references(joined, (*code.refs, *joined.nodes)).edges]
     known = {node.id for node in joined.nodes if node.label == "RequirementItem"}

@@ -10,14 +10,10 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from worker.code.assembling import (
-    Additions,
-    CodeOutline,
     IndexedFile,
     assemble,
     entry_of,
     file_traces,
-    open_traces,
-    run_steps,
 )
 from worker.code.catalogue import KEY, Catalogue, Entry, decode_catalogue, encode_catalogue, totals_of
 from worker.code.collecting import Known, Sources
@@ -38,6 +34,7 @@ from worker.code.made import Made, Watch, documents_of, link_files, require_symb
 from worker.code.outlines import digest_shelf, encode_shelves, outline_of
 from worker.code.reading import FileReading
 from worker.code.reading_pool import read_files
+from worker.code.steps import Additions, CodeOutline, open_traces, run_steps
 from worker.graph.diff import diff_contents
 from worker.graph.model import Edge, FileStatus, GraphContents, GraphHead, Node, NodeRef
 

@@ -80,11 +80,16 @@ _PUT_HEAD: Final = """
     RETURNING graph
 """
 _FIND_NODE: Final = "SELECT node FROM nodes WHERE graph = ? AND label = ? AND id = ?"
-_PUT_NODE: Final = """
+_NEXT_NODE: Final = "SELECT coalesce(max(node), 0) + 1 FROM nodes"
+_IS_EMPTY: Final = "SELECT NOT EXISTS (SELECT 1 FROM nodes WHERE graph = ?)"
+_ADD_NODE: Final = """
     INSERT INTO nodes (graph, label, id, size_bytes, name, path, start_line, end_line, signature,
-        docstring_start, docstring_end, language, properties, text)
-    VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
-    ON CONFLICT DO UPDATE SET
+        docstring_start, docstring_end, language, properties, text, node)
+    VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+"""
+_PUT_NODE: Final = f"""
+    {_ADD_NODE}
+    ON CONFLICT (graph, label, id) DO UPDATE SET
         size_bytes = excluded.size_bytes, name = excluded.name, path = excluded.path,
         start_line = excluded.start_line, end_line = excluded.end_line, signature = excluded.signature,
         docstring_start = excluded.docstring_start, docstring_end = excluded.docstring_end,
@@ -289,6 +294,7 @@ class _Writer:
     def write(self, change: GraphChange, outside: Iterable[NodeRef]) -> None:
         """Nodes and edges go first, then come the new ones; then the facts."""
         graph, execute_many = self._graph, self._connection.executemany
+        (is_fresh,) = self._connection.execute(_IS_EMPTY, (graph,)).fetchone()
         self._remove_nodes(change.removed)
         execute_many(
             "DELETE FROM edges WHERE graph = ? AND source = ? AND relation = ? AND target = ?",
@@ -301,10 +307,7 @@ class _Writer:
         for ref in outside:
             if self._number(ref) is None:
                 raise ValueError(missing_end(ref))
-        # In the order of refs, so that a whole graph is read back in its own order.
-        execute_many(
-            _PUT_NODE, (_row(graph, node) for node in sorted(change.upserted, key=lambda node: node.ref))
-        )
+        self._put_nodes(change.upserted, is_fresh=is_fresh)
         execute_many(_PUT_EDGE, self._edge_rows(sorted(change.added_edges)))
         execute_many(
             "DELETE FROM facts WHERE graph = ? AND digest = ?",
@@ -318,6 +321,16 @@ class _Writer:
         self._connection.executemany("DELETE FROM edges WHERE graph = ? AND source = ?", rows)
         self._connection.executemany("DELETE FROM edges WHERE graph = ? AND target = ?", rows)
         self._connection.executemany("DELETE FROM nodes WHERE graph = ? AND node = ?", rows)
+
+    def _put_nodes(self, nodes: Iterable[Node], *, is_fresh: bool) -> None:
+        """In the order of refs, so that a whole graph is read back in its own order."""
+        (first,) = self._connection.execute(_NEXT_NODE).fetchone()
+        ordered = sorted([(node.ref, node) for node in nodes], key=_first)
+        rows = ((*_row(self._graph, node), number) for number, (_, node) in enumerate(ordered, start=first))
+        self._connection.executemany(_ADD_NODE if is_fresh else _PUT_NODE, rows)
+        if is_fresh:
+            # Nothing was there, so each has the number that it was given, which need not be asked for.
+            self._numbers.update((ref, number) for number, (ref, _) in enumerate(ordered, start=first))
 
     def _edge_rows(self, edges: Sequence[Edge]) -> list[tuple[int, int | None, str, int | None, str, int]]:
         ends = {edge.source for edge in edges} | {edge.target for edge in edges}
@@ -336,6 +349,10 @@ class _Writer:
             (found,) = row
             self._numbers[ref] = found
         return found
+
+
+def _first(pair: tuple[NodeRef, Node]) -> NodeRef:
+    return pair[0]
 
 
 def _find(connection: sqlite3.Connection, project_id: str) -> tuple[int, GraphHead | None]:

@@ -15,7 +15,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.support.memory_graph import MemoryGraphStore
-from worker.code.assembling import Additions, CodeOutline, ProjectStep
 from worker.code.indexing import (
     MAX_ATTEMPTS,
     IndexCache,
@@ -26,6 +25,7 @@ from worker.code.indexing import (
     index_project,
 )
 from worker.code.reading import FileReaders, FileReading, read_python
+from worker.code.steps import Additions, CodeOutline, ProjectStep
 from worker.errors import GraphConflict, Unavailable
 from worker.graph.model import Edge, GraphChange, GraphContents, GraphHead, Node, NodeRef
 from worker.stores.sqlite_graph import SqliteGraphStore

@@ -4,8 +4,8 @@ import time
 
 import pytest
 
-from worker.code.assembling import CodeOutline
 from worker.code.owners import link_owners, owners_of, parse_owners, read_owner_file
+from worker.code.steps import CodeOutline
 from worker.graph.model import Edge, Node, NodeRef
 
 

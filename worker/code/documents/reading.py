@@ -19,6 +19,7 @@ from worker.code.documents.results import DocumentFacts, Note
 from worker.code.documents.spec_kit import is_spec_kit, read_spec_kit
 from worker.code.documents.sphinx_needs import may_hold_needs, myst_needs, read_sphinx_needs
 from worker.code.documents.strictdoc import read_strictdoc
+from worker.code.documents.suffixes import takes
 from worker.code.documents.text_yaml import load_front_matter
 
 MAX_DOCUMENT_CHARS: Final = 4_000_000
@@ -36,11 +37,6 @@ _NO_DEFINITIONS: Final = re.compile(
     r"|(?:^|/)(?:tasks?|todo|plan|roadmap|hand-?off|backlog)\.\w+$",
     re.IGNORECASE,
 )
-
-
-def takes(path: str) -> bool:
-    """Whether files of this name are read at all, by their suffix."""
-    return path.lower().endswith((".md", ".markdown", ".mdx", ".yml", ".yaml", ".rst", ".sdoc"))
 
 
 def read_document(path: str, text: str) -> DocumentFacts | None:
