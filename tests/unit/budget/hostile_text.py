@@ -81,8 +81,13 @@ _RUN_UNITS = (
     *("-", "/", "'", ".", "\u2500", "7", "12", "Ⅷ", "\U0001fbf0", "\u0378", "\U00011b60", "\x1c"),
 )
 
+
+def _mixed_run(before: str, units: list[str], times: int, after: str) -> str:
+    return before + "".join(units) * times + after
+
+
 mixed_runs = st.builds(
-    lambda before, units, times, after: before + "".join(units) * times + after,
+    _mixed_run,
     st.lists(st.sampled_from((*_RUN_UNITS, " ", "\n", "\t", "it's", "we'LL")), max_size=4).map("".join),
     st.lists(st.sampled_from(_RUN_UNITS), min_size=1, max_size=3),
     st.integers(150, 500),

@@ -307,7 +307,7 @@ def sizes_tokenised(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         [*"─│┌┐"],
         [*"абвгдежз"],
     ],
-    ids=lambda alphabet: alphabet[0] if isinstance(alphabet, list) else None,
+    ids="".join,
 )
 def test_a_text_without_a_space_is_tokenised_about_once_as_far_as_the_budget_goes(
     alphabet: list[str], budget_tokens: int, encoding: str, monkeypatch: pytest.MonkeyPatch
