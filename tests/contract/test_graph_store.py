@@ -24,7 +24,7 @@ from tests.support.memory_graph import MemoryGraphStore
 from worker.errors import GraphConflict
 from worker.graph.diff import applied, diff_contents
 from worker.graph.model import Edge, GraphChange, GraphContents, GraphHead, Node, NodeRef
-from worker.graph.store import GraphStore
+from worker.graph.store import MAX_NAMED, GraphStore
 from worker.stores.neo4j_graph import Neo4jGraphStore
 from worker.stores.neo4j_link import Neo4jLink
 from worker.stores.sqlite_graph import SqliteGraphStore
@@ -151,6 +151,59 @@ async def test_the_neighbourhood_is_the_rings_around_the_roots_up_to_the_caps(
     head = await put(store, project, graph)
     found = await store.neighbourhood(project, roots, max_hops=hops, max_nodes=cap)
     assert found == (head, neighbourhood_of(graph, roots, max_hops=hops, max_nodes=cap))
+
+
+NAMES = ("f", "run", "Job.run", "g.py", "é")
+
+
+@st.composite
+def named_contents(draw: st.DrawFn) -> GraphContents:
+    """Functions, methods and files whose names and ids look alike."""
+    ids = st.sampled_from(
+        ["a.py::f", "a.py::Job.run", "b.py::Job.run", "b.py::Old.Job.run", "b.py::Jobs.run", "run"]
+    )
+    refs = draw(st.lists(st.builds(NodeRef, st.sampled_from(["Class", "Function"]), ids), unique=True))
+    return GraphContents(
+        nodes=tuple(
+            Node(label=ref.label, id=ref.id, name=draw(st.sampled_from(NAMES))) for ref in sorted(refs)
+        ),
+        edges=(),
+    )
+
+
+@few
+@given(
+    graph=named_contents(),
+    names=st.lists(st.sampled_from([*NAMES, "Jobs.run", ".run", ""])),
+    cap=st.integers(0, 5),
+)
+async def test_the_neighbourhood_is_entered_by_names_as_by_ids(
+    store: GraphStore, project: str, graph: GraphContents, names: list[str], cap: int
+) -> None:
+    head = await put(store, project, graph)
+    roots = [NodeRef("Function", "run")]
+    found = await store.neighbourhood(project, roots, names=names, max_hops=1, max_nodes=cap)
+    assert found == (head, neighbourhood_of(graph, roots, names=names, max_hops=1, max_nodes=cap))
+
+
+async def test_a_name_that_too_many_bear_enters_nowhere_and_no_other_project_is_entered(
+    store: GraphStore, project: str
+) -> None:
+    def called_run(count: int) -> GraphContents:
+        nodes = [Node(label="Function", id=f"m.py::C{n:03}.run", name="run") for n in range(count)]
+        return GraphContents(nodes=tuple(nodes), edges=())
+
+    other = f"{project}.b"
+    await put(store, other, chain("run"))
+    for count, expected in ((MAX_NAMED, MAX_NAMED), (MAX_NAMED + 1, 0)):
+        await put(store, project, called_run(count))
+        found = await store.neighbourhood(project, [], names=["run"], max_hops=0, max_nodes=999)
+        assert found is not None
+        assert len(found[1].nodes) == expected
+        found = await store.neighbourhood(project, [], names=["C007.run"], max_hops=0, max_nodes=999)
+        assert found is not None
+        assert [node.id for node in found[1].nodes] == ["m.py::C007.run"]
+    await store.purge(other)
 
 
 async def test_a_cycle_ends_and_comes_whole(store: GraphStore, project: str) -> None:

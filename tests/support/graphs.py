@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from schemas.graph import RELATION_RULES, RELATIONS, NodeLabel, Relation
 from worker.graph.diff import EdgeRef
 from worker.graph.model import Edge, GraphContents, Node, NodeRef
+from worker.graph.store import MAX_NAMED
 
 HOSTILE_IDS = (
     "a.py::it's",
@@ -121,11 +122,26 @@ def chain(*names: str) -> GraphContents:
 
 
 def neighbourhood_of(
-    graph: GraphContents, roots: Sequence[NodeRef], *, max_hops: int, max_nodes: int
+    graph: GraphContents,
+    roots: Sequence[NodeRef],
+    *,
+    names: Sequence[str] = (),
+    max_hops: int,
+    max_nodes: int,
 ) -> GraphContents:
     """What a store has to give, the plain way."""
-    held = {node.ref for node in graph.nodes}
-    ring = sorted(held.intersection(roots))[: max(0, max_nodes)]
+    entries = {node.ref for node in graph.nodes}.intersection(roots)
+    for name in names:
+        named = {
+            node.ref
+            for node in graph.nodes
+            if node.name
+            and node.name == name.split(".")[-1]
+            and ("." not in name or node.id.endswith((f"::{name}", f".{name}")))
+        }
+        if len(named) <= MAX_NAMED:
+            entries |= named
+    ring = sorted(entries)[: max(0, max_nodes)]
     seen = set(ring)
     for _ in range(max_hops):
         reached = frozenset(ring)

@@ -35,13 +35,19 @@ class MemoryGraphStore:
         return sum(map(size_bytes, graph[1].nodes)) if graph else 0
 
     async def neighbourhood(
-        self, project_id: str, roots: Sequence[NodeRef], *, max_hops: int, max_nodes: int
+        self,
+        project_id: str,
+        roots: Sequence[NodeRef],
+        *,
+        names: Sequence[str] = (),
+        max_hops: int,
+        max_nodes: int,
     ) -> tuple[GraphHead, GraphContents] | None:
         graph = self._graphs.get(project_id)
         if graph is None:
             return None
         head, contents = graph
-        return head, neighbourhood_of(contents, roots, max_hops=max_hops, max_nodes=max_nodes)
+        return head, neighbourhood_of(contents, roots, names=names, max_hops=max_hops, max_nodes=max_nodes)
 
     async def load_facts(self, project_id: str, keys: Collection[str] | None = None) -> Mapping[str, bytes]:
         await asyncio.sleep(0)

@@ -147,9 +147,17 @@ class _FencedStore:
         return await self._inner.size_bytes(project_id)
 
     async def neighbourhood(
-        self, project_id: str, roots: Sequence[NodeRef], *, max_hops: int, max_nodes: int
+        self,
+        project_id: str,
+        roots: Sequence[NodeRef],
+        *,
+        names: Sequence[str] = (),
+        max_hops: int,
+        max_nodes: int,
     ) -> tuple[GraphHead, GraphContents] | None:
-        return await self._inner.neighbourhood(project_id, roots, max_hops=max_hops, max_nodes=max_nodes)
+        return await self._inner.neighbourhood(
+            project_id, roots, names=names, max_hops=max_hops, max_nodes=max_nodes
+        )
 
     async def load_facts(self, project_id: str, keys: Collection[str] | None = None) -> Mapping[str, bytes]:
         return await self._inner.load_facts(project_id, keys)

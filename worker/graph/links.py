@@ -47,6 +47,7 @@ _PATH: Final = re.compile(r"(?<![\w/.\\-])[\w./\\-]{0,400}[\w-]\.[A-Za-z]\w{0,4}
 _NAME: Final = re.compile(r"(?<![\w.])[^\W\d]\w*(?:(?:\.|::|#)[^\W\d]\w*){0,8}(?P<call>\(\)?)?")
 _DASHED: Final = re.compile(r"(?<![\w-])[^\W\d_]+(?:-[^\W_]+){1,5}(?![\w-])")
 _LITERAL_ID: Final = re.compile(r"(?<![\w-])[A-Za-z][A-Za-z0-9]*(?:[-_][A-Za-z0-9]+){1,8}(?![\w-])")
+_JOINT: Final = re.compile(r"\.|::|#")
 _HUMP: Final = re.compile(r"[a-z][A-Z]|[A-Z][A-Z][a-z]|[A-Z][a-z]+[A-Z]")
 
 
@@ -103,6 +104,28 @@ def link_request(text: str, paths: Sequence[str], snapshot: Snapshot) -> Request
         text_digest=digest_of(text),
         is_truncated=len(text) > MAX_LINKED_CHARS or linker.is_full,
     )
+
+
+def names_in(text: str) -> tuple[str, ...]:
+    """What may be names of code among the words of a request, sorted. O(length).
+
+    By these a graph is entered that is too large to be searched. Of parts that are joined, all together and
+    the last two; at most `MAX_MENTIONS`, those that are spelled as code before plain words, each in the order
+    of the text.
+    """
+    coded: dict[str, None] = {}
+    plain: dict[str, None] = {}
+    scanned = text[:MAX_LINKED_CHARS]
+    for match in _NAME.finditer(scanned):
+        parts = _JOINT.split(match[0].rstrip("()"))
+        is_quoted = scanned[match.start() - 1 : match.start()] == "`"
+        if len(parts) > 1:
+            coded |= dict.fromkeys((".".join(parts), ".".join(parts[-2:]), *parts[-2:]))
+        elif is_quoted or match["call"] is not None or _looks_like_code(parts[0]):
+            coded[parts[0]] = None
+        elif len(parts[0]) >= _MIN_WORD_CHARS:
+            plain[parts[0]] = None
+    return tuple(sorted([*coded, *(word for word in plain if word not in coded)][:MAX_MENTIONS]))
 
 
 def digest_of(text: str) -> str:
@@ -173,7 +196,7 @@ class _Linker:
 
     def link_name(self, mention: str, *, is_code: bool) -> None:
         """An identifier, or several joined by dots."""
-        parts = re.split(r"\.|::|#", mention)
+        parts = _JOINT.split(mention)
         if len(parts) > 1:
             if self._add(mention, "qualified", self._qualified(parts)):
                 return

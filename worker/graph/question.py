@@ -10,6 +10,7 @@ from typing import Any, Final
 from schemas.codes import Ranking, Relevance, TaskType
 from schemas.request import AssemblyRequest
 from schemas.wire import canonical_json, sha256_hex
+from worker.graph.links import names_in
 from worker.graph.model import NodeRef
 from worker.ports import RequestFrame, Scope
 
@@ -78,6 +79,10 @@ class Question:
         for match in _REQUIREMENT_ID.finditer(self.text):
             refs |= {NodeRef("Requirement", match[0]), NodeRef("RequirementItem", match[0])}
         return tuple(sorted(refs))
+
+    def names(self) -> tuple[str, ...]:
+        """What the request may call nodes by, sorted: where a graph too large to hold is entered, too."""
+        return names_in(self.text)
 
     def failing_tests(self) -> tuple[NodeRef, ...]:
         """The failing tests as nodes: what pytest calls `a.py::TestA::test_b` is `a.py::TestA.test_b`."""

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import Protocol
+from typing import Final, Protocol
 
 from worker.graph.model import GraphChange, GraphContents, GraphHead, NodeRef
+
+MAX_NAMED: Final = 200
+"""What more nodes than this are called does not tell where to look."""
 
 
 class GraphStore(Protocol):
@@ -28,12 +31,20 @@ class GraphStore(Protocol):
         ...
 
     async def neighbourhood(
-        self, project_id: str, roots: Sequence[NodeRef], *, max_hops: int, max_nodes: int
+        self,
+        project_id: str,
+        roots: Sequence[NodeRef],
+        *,
+        names: Sequence[str] = (),
+        max_hops: int,
+        max_nodes: int,
     ) -> tuple[GraphHead, GraphContents] | None:
         """The roots that exist and what lies around them, with all edges among those nodes.
 
-        Breadth first along edges of either direction, up to `max_hops` away; where a ring would exceed
-        `max_nodes`, its nodes are taken in order of label and id until the cap.
+        Roots are also the nodes that bear one of `names`: `run` is a node's own name, `Job.run` that of one
+        whose id ends with it. A name that more than `MAX_NAMED` nodes bear names none of them. Breadth first
+        along edges of either direction, up to `max_hops` away; where a ring would exceed `max_nodes`, its
+        nodes are taken in order of label and id until the cap.
         """
         ...
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 import structlog
@@ -100,13 +101,14 @@ class GraphReader:
     async def _snapshot(self, frame: RequestFrame, question: Question) -> Snapshot | None:
         after = frame.request.after
         version = (after.graph_version or 0) if after is not None else 0
+        latest = partial(
+            self._snapshots.latest, question.project_id, roots=question.roots(), names=question.names()
+        )
         if not version:
-            return await self._snapshots.latest(question.project_id, roots=question.roots())
+            return await latest()
         try:
             async with asyncio.timeout(_WAIT_SHARE * layer_timeout_ms(frame.request, "graph") / 1_000):
-                return await self._snapshots.latest(
-                    question.project_id, roots=question.roots(), at_least_version=version
-                )
+                return await latest(at_least_version=version)
         except TimeoutError:
             raise GraphBehind(version) from None
 

@@ -47,9 +47,14 @@ class Snapshots:
         self._asking: dict[str, asyncio.Task[GraphHead | None]] = {}
 
     async def latest(
-        self, project_id: str, *, roots: Sequence[NodeRef], at_least_version: int = 0
+        self,
+        project_id: str,
+        *,
+        roots: Sequence[NodeRef],
+        names: Sequence[str] = (),
+        at_least_version: int = 0,
     ) -> Snapshot | None:
-        """The project's graph, or what lies around `roots` where the whole is too large to hold.
+        """The project's graph, or what lies around `roots` and `names` where the whole is too large to hold.
 
         None where the project was never indexed. Waits until the store has `at_least_version`, and for the
         first load, for as long as the caller does. Raises StoreUnavailable.
@@ -67,7 +72,7 @@ class Snapshots:
             self.forget(project_id)
             held = None
         if await self._store.size_bytes(project_id) > self._max_bytes:
-            return await self._part(project_id, roots)
+            return await self._part(project_id, roots, names)
         loading = self._load(project_id, head)
         if held is not None and held.head.graph_version >= at_least_version:
             await asyncio.wait({loading}, timeout=FRESHNESS_SECONDS)
@@ -139,8 +144,10 @@ class Snapshots:
             self._hold(project_id, snapshot)
         return snapshot
 
-    async def _part(self, project_id: str, roots: Sequence[NodeRef]) -> Snapshot | None:
-        loaded = await self._store.neighbourhood(project_id, roots, max_hops=MAX_HOPS, max_nodes=MAX_NODES)
+    async def _part(self, project_id: str, roots: Sequence[NodeRef], names: Sequence[str]) -> Snapshot | None:
+        loaded = await self._store.neighbourhood(
+            project_id, roots, names=names, max_hops=MAX_HOPS, max_nodes=MAX_NODES
+        )
         return None if loaded is None else replace(await self._build(loaded), is_part=True)
 
     async def _build(self, loaded: tuple[GraphHead, GraphContents]) -> Snapshot:

@@ -14,6 +14,9 @@ from worker.graph.model import Edge, GraphContents, Node, Resolution
 NODE_BYTES: Final = 200
 """What a node takes beside its text, about."""
 
+# Made once: `json.dumps` makes one for each call that wants anything special, which takes most of its time.
+_ENCODE: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+
 EdgeRow = tuple[int, Relation, int, Resolution, int]
 """Number of the source, relation, number of the target, resolution, candidates."""
 
@@ -23,10 +26,20 @@ def size_bytes(node: Node) -> int:
     return NODE_BYTES + len(node.text) + len(node.signature) + len(node.id)
 
 
+def own_name(name: str) -> str:
+    """What the node itself is called that a name means: of `Job.run` the last part."""
+    return name.rpartition(".")[2]
+
+
+def id_ends(name: str) -> tuple[str, ...]:
+    """With what the id of a node ends that a name of several parts means; empty for a name of one."""
+    return (f"::{name}", f".{name}") if "." in name else ()
+
+
 def encode_properties(properties: Iterable[tuple[str, str]]) -> str:
     """One line of JSON, or the empty string without any."""
     pairs = list(properties)
-    return json.dumps(pairs, ensure_ascii=False, separators=(",", ":")) if pairs else ""
+    return _ENCODE(pairs) if pairs else ""
 
 
 def decode_properties(text: str) -> tuple[tuple[str, str], ...]:

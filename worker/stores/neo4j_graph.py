@@ -199,13 +199,19 @@ class Neo4jGraphStore:
         return await self._link.read(work, timeout_seconds=self._timeout_seconds)
 
     async def neighbourhood(
-        self, project_id: str, roots: Sequence[NodeRef], *, max_hops: int, max_nodes: int
+        self,
+        project_id: str,
+        roots: Sequence[NodeRef],
+        *,
+        names: Sequence[str] = (),
+        max_hops: int,
+        max_nodes: int,
     ) -> tuple[GraphHead, GraphContents] | None:
         """The roots that exist and what lies around them, as the protocol says. Raises StoreUnavailable."""
         return await self._read_whole(
             project_id,
             lambda transaction: read_neighbourhood(
-                transaction, project_id, roots, max_hops=max_hops, max_nodes=max_nodes
+                transaction, project_id, roots, names=names, max_hops=max_hops, max_nodes=max_nodes
             ),
             timeout_seconds=self._timeout_seconds,
         )

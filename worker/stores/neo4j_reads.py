@@ -10,9 +10,10 @@ from typing import Any, Final
 
 from schemas.graph import RELATIONS, store_key
 from worker.graph.model import GraphContents, Node, NodeRef, Resolution
-from worker.stores.graph_rows import EdgeRow, assembled
+from worker.graph.store import MAX_NAMED
+from worker.stores.graph_rows import EdgeRow, assembled, id_ends, own_name
 from worker.stores.neo4j_link import Transaction, rows
-from worker.stores.neo4j_nodes import decode_node
+from worker.stores.neo4j_nodes import decode_node, ref_of
 from worker.stores.neo4j_writes import batches, find_ends
 
 _PAGE_ROWS: Final = 1_000
@@ -37,6 +38,16 @@ _SOME_FACTS: Final = """
     UNWIND $keys AS key
     MATCH (f:FileFacts {key: key})
     RETURN collect([f.digest, f.data])
+"""
+_NAMED: Final = """
+    UNWIND $names AS name
+    CALL {
+        WITH name
+        MATCH (n:GraphNode {project: $project, name: name[0]})
+        WHERE size(name) = 1 OR n.id ENDS WITH name[1] OR n.id ENDS WITH name[2]
+        RETURN n LIMIT $limit
+    }
+    RETURN collect([n.ref, id(n)]), name
 """
 _RING: Final = """
     MATCH (n) WHERE id(n) IN $frontier
@@ -73,11 +84,19 @@ async def read_contents(transaction: Transaction, project_id: str) -> GraphConte
 
 
 async def read_neighbourhood(
-    transaction: Transaction, project_id: str, roots: Sequence[NodeRef], *, max_hops: int, max_nodes: int
+    transaction: Transaction,
+    project_id: str,
+    roots: Sequence[NodeRef],
+    *,
+    names: Sequence[str],
+    max_hops: int,
+    max_nodes: int,
 ) -> GraphContents:
     """The roots that exist and what lies around them, as the protocol of the stores says."""
     found = await find_ends(transaction, project_id, sorted(set(roots)))
-    ring = [found[ref] for ref in sorted(found)][: max(0, max_nodes)]
+    entries = {ref_of(project_id, ref): number for ref, number in found.items()}
+    entries |= await _named(transaction, project_id, names)
+    ring = [entries[ref] for ref in sorted(entries)][: max(0, max_nodes)]
     seen = list(ring)
     for _ in range(max_hops):
         if not ring or len(seen) >= max_nodes:
@@ -98,6 +117,16 @@ async def read_neighbourhood(
         _add_nodes(nodes, page)
         _add_edges(edges, await rows(transaction, _SOME_EDGES, {"some": some, "all": seen}))
     return assembled(nodes, edges)
+
+
+async def _named(transaction: Transaction, project_id: str, names: Sequence[str]) -> dict[str, int]:
+    """The nodes that bear one of the names, by what names them in the store."""
+    wanted = [[own_name(name), *id_ends(name)] for name in sorted(set(names)) if own_name(name)]
+    if not wanted:
+        return {}
+    bound = {"project": project_id, "names": wanted, "limit": MAX_NAMED + 1}
+    groups = await rows(transaction, _NAMED, bound)
+    return {ref: number for group, _ in groups if len(group) <= MAX_NAMED for ref, number in group}
 
 
 async def read_facts(transaction: Transaction, project_id: str) -> dict[str, bytes]:

@@ -16,11 +16,14 @@ from typing import Any, Final
 from worker.errors import GraphConflict
 from worker.graph.diff import check_change, missing_end, outside_ends
 from worker.graph.model import Edge, GraphChange, GraphContents, GraphHead, Node, NodeRef
+from worker.graph.store import MAX_NAMED
 from worker.stores.graph_rows import (
     assembled,
     collection_paused,
     decode_properties,
     encode_properties,
+    id_ends,
+    own_name,
     size_bytes,
 )
 from worker.stores.sqlite_file import SqliteFile
@@ -95,6 +98,9 @@ _PUT_NODE: Final = f"""
         docstring_start = excluded.docstring_start, docstring_end = excluded.docstring_end,
         language = excluded.language, properties = excluded.properties, text = excluded.text
 """
+_INDEX_NAMES: Final = "CREATE INDEX IF NOT EXISTS nodes_names ON nodes (graph, name)"
+_FIND_NAMED: Final = "SELECT label, id, node FROM nodes WHERE graph = ? AND name = ?"
+_ENDING: Final = " AND (substr(id, -length(?)) = ? OR substr(id, -length(?)) = ?)"
 _GET_NODES: Final = """
     SELECT node, label, id, name, path, start_line, end_line, signature, docstring_start, docstring_end,
         language, properties, text
@@ -191,7 +197,13 @@ class SqliteGraphStore:
         return await self._short.read(measure)
 
     async def neighbourhood(
-        self, project_id: str, roots: Sequence[NodeRef], *, max_hops: int, max_nodes: int
+        self,
+        project_id: str,
+        roots: Sequence[NodeRef],
+        *,
+        names: Sequence[str] = (),
+        max_hops: int,
+        max_nodes: int,
     ) -> tuple[GraphHead, GraphContents] | None:
         """The roots that exist and what lies around them, as the protocol says. Raises StoreUnavailable."""
 
@@ -199,7 +211,8 @@ class SqliteGraphStore:
             graph, head = _find(connection, project_id)
             if head is None:
                 return None
-            ring = _find_nodes(connection, graph, sorted(set(roots)))[: max(0, max_nodes)]
+            entries = _entries(connection, graph, roots, names)
+            ring = [entries[ref] for ref in sorted(entries)][: max(0, max_nodes)]
             seen = list(ring)
             for _ in range(max_hops):
                 if not ring or len(seen) >= max_nodes:
@@ -252,6 +265,8 @@ class SqliteGraphStore:
                 )
             head = GraphHead(graph_version=expected_version + 1, snapshot_id=snapshot_id)
             (graph,) = connection.execute(_PUT_HEAD, (project_id, head.graph_version, snapshot_id)).fetchone()
+            # Here, so that a file that was made before there was this index comes to it.
+            connection.execute(_INDEX_NAMES)
             with collection_paused():
                 _Writer(connection, graph).write(change, outside)
             return head
@@ -333,10 +348,16 @@ class _Writer:
             self._numbers.update((ref, number) for number, (ref, _) in enumerate(ordered, start=first))
 
     def _edge_rows(self, edges: Sequence[Edge]) -> list[tuple[int, int | None, str, int | None, str, int]]:
-        ends = {edge.source for edge in edges} | {edge.target for edge in edges}
-        numbers = {end: self._number(end) for end in ends}
+        known, number, graph = self._numbers, self._number, self._graph
         return [
-            (self._graph, numbers[source], relation, numbers[target], resolution, candidates)
+            (
+                graph,
+                known.get(source) or number(source),
+                relation,
+                known.get(target) or number(target),
+                resolution,
+                candidates,
+            )
             for source, relation, target, resolution, candidates in edges
         ]
 
@@ -368,6 +389,25 @@ def _find_nodes(connection: sqlite3.Connection, graph: int, refs: Iterable[NodeR
     """The numbers of the nodes that exist, in the order given."""
     rows = (connection.execute(_FIND_NODE, (graph, *ref)).fetchone() for ref in refs)
     return [row[0] for row in rows if row is not None]
+
+
+def _entries(
+    connection: sqlite3.Connection, graph: int, roots: Iterable[NodeRef], names: Iterable[str]
+) -> dict[NodeRef, int]:
+    """The roots that exist and the nodes that bear one of the names, with their numbers."""
+    entries: dict[NodeRef, int] = {}
+    for ref in set(roots):
+        row = connection.execute(_FIND_NODE, (graph, *ref)).fetchone()
+        if row is not None:
+            (entries[ref],) = row
+    for name in filter(own_name, set(names)):
+        ends = id_ends(name)
+        statement = _FIND_NAMED + (_ENDING if ends else "") + " LIMIT ?"
+        bound = (graph, own_name(name), *(text for end in ends for text in (end, end)), MAX_NAMED + 1)
+        found = connection.execute(statement, bound).fetchall()
+        if len(found) <= MAX_NAMED:
+            entries |= {NodeRef(label, node_id): number for label, node_id, number in found}
+    return entries
 
 
 def _row(graph: int, node: Node) -> tuple[Any, ...]:

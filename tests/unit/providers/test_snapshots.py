@@ -10,6 +10,7 @@ import pytest
 import pytest_asyncio
 
 from worker.errors import StoreUnavailable
+from worker.graph.links import names_in
 from worker.graph.model import GraphChange, GraphContents, GraphHead, Node, NodeRef
 from worker.providers.snapshots import Snapshots
 from worker.providers.threads import SourceThreads
@@ -46,10 +47,18 @@ class WatchedStore(SqliteGraphStore):
         return await super().load(project_id)
 
     async def neighbourhood(
-        self, project_id: str, roots: Sequence[NodeRef], *, max_hops: int, max_nodes: int
+        self,
+        project_id: str,
+        roots: Sequence[NodeRef],
+        *,
+        names: Sequence[str] = (),
+        max_hops: int,
+        max_nodes: int,
     ) -> tuple[GraphHead, GraphContents] | None:
         self.parts += 1
-        return await super().neighbourhood(project_id, roots, max_hops=max_hops, max_nodes=max_nodes)
+        return await super().neighbourhood(
+            project_id, roots, names=names, max_hops=max_hops, max_nodes=max_nodes
+        )
 
     async def write(self, project_id: str, count: int) -> GraphHead:
         head = await super().head(project_id)
@@ -141,6 +150,15 @@ async def test_a_graph_too_large_to_hold_is_read_around_the_roots(store: Watched
     assert found is not None
     assert [node.id for node in found.nodes] == ["a.py::f7"]
     assert (store.loads, store.parts) == (0, 1)
+
+
+async def test_a_graph_too_large_to_hold_is_entered_by_names_too(store: WatchedStore) -> None:
+    await store.write("shop", 50)
+    snapshots = snapshots_of(store, max_bytes=100)
+    names = names_in("Why does `f7` call shop.f9() and not f1, F8 or f99?")
+    found = await snapshots.latest("shop", roots=[function(3).ref], names=names)
+    assert found is not None
+    assert [node.name for node in found.nodes] == ["f3", "f7", "f9"]
 
 
 async def test_of_several_projects_the_one_used_longest_ago_is_let_go(store: WatchedStore) -> None:
