@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import random
 import time
 from typing import Any
 
@@ -12,7 +11,7 @@ from schemas.session import Memory, MemoryItem
 from tests.unit.providers.frames import BYTES, SCOPE, frame, texts
 from worker.ports import LayerBudget, LayerContribution
 from worker.providers.contribution import layer_text
-from worker.providers.memory import MemoryProvider, build_memory, rank_items
+from worker.providers.memory import MemoryProvider, build_memory
 
 
 def item(item_id: str, text: str, subject: str | None = None, day: int | None = None) -> MemoryItem:
@@ -31,10 +30,6 @@ def build(
         budget=LayerBudget(tokens=tokens, counter=BYTES),
         summary_tokens=cap,
     )
-
-
-def ranked(items: list[MemoryItem], message: str) -> list[str]:
-    return [r.item.id for r in rank_items(items, message)]
 
 
 def test_the_layer_is_the_summary_and_then_what_is_recalled() -> None:
@@ -101,66 +96,33 @@ def test_an_item_that_does_not_fit_is_skipped_and_smaller_ones_are_tried() -> No
     assert contribution.capped == 1
 
 
-def test_a_long_item_may_be_shown_by_its_start() -> None:
-    [fragment] = build(item("m", "word " * 1_000), tokens=1_000).fragments
-    assert [len(r.text) for r in fragment.renderings] == [5_001, 301]
+def test_a_long_item_may_be_shown_by_its_gist() -> None:
+    story = "We met. " * 40 + "We decided to use SQLite for the outcome store. " + "Somebody was late. " * 40
+    [fragment] = build(item("m", story), tokens=1_000).fragments
+    whole, gist = (rendering.text for rendering in fragment.renderings)
+    assert whole == "- " + story.strip()
+    assert "We decided to use SQLite for the outcome store." in gist
+    assert len(gist) <= 310
+    assert fragment.is_divisible
 
 
-def test_the_newest_item_on_a_subject_supersedes_the_others() -> None:
+def test_what_was_superseded_is_not_recalled() -> None:
     items = [
-        item("m1", "port is 80", "port", 1),
+        item("m1", "port is 80", "Port", 1),
         item("m3", "port is 443", "port", 3),
-        item("m2", "port is 8080", "port", 2),
-        item("m4", "undated", "port"),
+        item("m2", "port is 8080", "port ", 2),
         item("m5", "free"),
     ]
-    assert sorted(ranked(items, "port")) == ["m3", "m5"]
+    assert [f.node for f in build(*items, message="port").fragments] == ["memory://m3", "memory://m5"]
 
 
-def test_equal_times_are_decided_by_id() -> None:
-    items = [item("b", "x", "s", 1), item("a", "y", "s", 1)]
-    assert ranked(items, "") == ranked(items[::-1], "") == ["b"]
-
-
-def test_rank_is_by_shared_words_then_newest_then_id() -> None:
-    items = [
-        item("old", "nothing in common", day=1),
-        item("b", "nothing in common", day=2),
-        item("a", "nothing in common", day=2),
-        item("none", "nothing in common"),
-        item("hit", "the HTTPClient retries"),
-    ]
-    assert ranked(items, "make http_client retry: retries") == ["hit", "a", "b", "old", "none"]
-
-
-def test_a_rare_word_speaks_louder_than_a_common_one() -> None:
-    items = [item(f"c{n}", f"the cache number {n} of the system") for n in range(20)]
-    items.append(item("rare", "the tombstone of the system"))
-    assert ranked(items, "why does the system of the cache keep a tombstone")[0] == "rare"
-
-
-def test_a_subject_counts_as_words_of_its_item() -> None:
-    assert ranked([item("a", "x"), item("b", "y", "rate_limits")], "raise the rate limits")[0] == "b"
-
-
-@settings(max_examples=60)
-@given(
-    st.lists(
-        st.tuples(
-            st.sampled_from(["a b", "b c c", "d", "a d e"]),
-            st.sampled_from([None, "s", "t"]),
-            st.integers(1, 4),
-        ),
-        max_size=8,
-    ),
-    st.integers(0, 2**32),
-)
-def test_the_order_in_which_items_come_changes_nothing(
-    specs: list[tuple[str, str | None, int]], seed: int
-) -> None:
-    items = [item(f"m{n}", text, subject, day) for n, (text, subject, day) in enumerate(specs)]
-    shuffled = random.Random(seed).sample(items, len(items))
-    assert rank_items(items, "a b c") == rank_items(shuffled, "a b c")
+def test_relevance_falls_with_rank_and_ends_at_its_floor() -> None:
+    items = [item("a", "nothing in common"), item("b", "the retry"), item("c", "retries need jitter")]
+    fragments = build(*items, message="retry with jitter").fragments
+    assert [f.node for f in fragments] == ["memory://c", "memory://b", "memory://a"]
+    relevance = [f.relevance for f in fragments]
+    assert relevance[0] == 0.8
+    assert relevance[0] > relevance[1] > relevance[2] == 0.2
 
 
 @settings(max_examples=100)
