@@ -15,8 +15,11 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from pydantic import BaseModel
+
+from schemas.state import StateEvent
 from schemas.topics import DEFAULT_PREFIX, TOPICS, TopicRole, TopicSpec
-from schemas.wire import SCHEMA_VERSION, RequestModel, WireModel
+from schemas.wire import SCHEMA_VERSION, RequestModel
 
 Document = dict[str, Any]
 
@@ -55,12 +58,12 @@ def documents() -> dict[str, str]:
     return {name: json.dumps(found[name], indent=2, ensure_ascii=False) + "\n" for name in found}
 
 
-def messages() -> tuple[type[WireModel], ...]:
+def messages() -> tuple[type[BaseModel], ...]:
     """The message types, in the order of the topics that carry them."""
     return tuple(dict.fromkeys(model for topic in TOPICS for model in topic.carries))
 
 
-def schema_path(model: type[WireModel]) -> str:
+def schema_path(model: type[BaseModel]) -> str:
     """Where the schema of a message lies, relative to the AsyncAPI document."""
     words = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", model.__name__).lower()
     return f"json/{words}.schema.json"
@@ -69,13 +72,13 @@ def schema_path(model: type[WireModel]) -> str:
 # --- JSON Schema -------------------------------------------------------------------------------------
 
 
-def json_schema(model: type[WireModel]) -> Document:
+def json_schema(model: type[BaseModel]) -> Document:
     """The JSON Schema of one message: of a request what is accepted, of the others what is published."""
     schema = model.model_json_schema(mode="validation")
     for name, widen in _DOORS.items():
         if name in schema.get("$defs", {}):
             schema["$defs"][name] = widen(schema["$defs"][name])
-    if not issubclass(model, RequestModel):
+    if not _is_inbound(model):
         # Defaults in the models, but always written: readers tell messages apart by them.
         schema["required"] = ["schema_version", "kind", *schema["required"]]
     return {"$schema": DIALECT, **schema}
@@ -218,6 +221,7 @@ def _operations() -> Document:
             "reply": _reply("sync-replies", "sync-results"),
         },
         "publish_sync_results": _operation("send", "sync-results", "Answers to syncs without `reply_to`."),
+        "take_state_in": _operation("receive", "state", "Taken in, and not answered; a rejection says so."),
         "publish_dead_letters": _operation("send", "dead-letters", "Sent before the rejection."),
     }
 
@@ -242,19 +246,23 @@ def _operation(action: str, role: TopicRole, summary: str) -> Document:
     }
 
 
-def _message(model: type[WireModel]) -> Document:
+def _message(model: type[BaseModel]) -> Document:
     keys = {topic.key for topic in TOPICS if model in topic.carries}
     return {
         "name": model.__name__,
         "summary": (model.__doc__ or "").split("\n", maxsplit=1)[0],
         "contentType": "application/json",
         "headers": _ref(
-            "components", "schemas", "RequestHeaders" if issubclass(model, RequestModel) else "ReplyHeaders"
+            "components", "schemas", "RequestHeaders" if _is_inbound(model) else "ReplyHeaders"
         ),
         "payload": {"schemaFormat": _SCHEMA_FORMAT, "schema": {"$ref": f"./{schema_path(model)}"}},
         "correlationId": {"location": "$message.header#/correlation_id"},
         "bindings": _key_binding("; ".join(sorted(keys))),
     }
+
+
+def _is_inbound(model: type[BaseModel]) -> bool:
+    return issubclass(model, RequestModel | StateEvent)
 
 
 def _dead_letter_message() -> Document:

@@ -9,11 +9,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Literal
 
+from pydantic import BaseModel
+
 from schemas.bundle import BundleRef, ContextBundle, Rejection
 from schemas.request import AssemblyRequest
+from schemas.state import StateEvent
 from schemas.sync import SyncRequest, SyncResult
 from schemas.usage import UsageEvent
-from schemas.wire import WireModel
 
 DEFAULT_PREFIX: Final = "context."
 
@@ -22,7 +24,7 @@ _DAY_MS: Final = 24 * _HOUR_MS
 _MIB: Final = 1_048_576
 _HEADER_BYTES: Final = 65_536
 
-TopicRole = Literal["requests", "bundles", "usage", "sync", "sync-results", "dead-letters"]
+TopicRole = Literal["requests", "bundles", "usage", "state", "sync", "sync-results", "dead-letters"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +38,7 @@ class TopicSpec:
     max_message_bytes: int
     key: str
     """What the records are keyed by, for people."""
-    carries: tuple[type[WireModel], ...]
+    carries: tuple[type[BaseModel], ...]
     """Message types; empty where records are kept as they came."""
     summary: str
 
@@ -84,6 +86,15 @@ TOPICS: Final = (
         key="project_id",
         carries=(UsageEvent,),
         summary="What each outcome spent.",
+    ),
+    TopicSpec(
+        role="state",
+        partitions=12,
+        retention_ms=7 * _DAY_MS,
+        max_message_bytes=10 * _MIB,
+        key="project_id",
+        carries=(StateEvent,),
+        summary="Events that make up the state of projects and threads, in any order, any number of times.",
     ),
     TopicSpec(
         role="sync",

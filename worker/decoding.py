@@ -356,12 +356,6 @@ def _includes(part: str) -> Callable[[AssemblyRequest], bool]:
 
 UNSUPPORTED: Final = (
     _Unsupported("parent", lambda r: r.parent is not None, "bundles are not compressed for children"),
-    _Unsupported(
-        "after.event_ids", lambda r: r.after is not None and bool(r.after.event_ids), "no state is stored"
-    ),
-    _Unsupported(
-        "plan.text", lambda r: r.plan is not None and r.plan.text is not None, "plan files are not parsed"
-    ),
     _Unsupported("must_cite", lambda r: bool(r.must_cite), "citations are not checked"),
     _Unsupported("required_tools", lambda r: bool(r.required_tools), "answers are not checked"),
     _Unsupported("include: citations", _includes("citations"), "bundles carry no citations"),

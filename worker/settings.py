@@ -303,6 +303,24 @@ class Graph(_Group):
         return self
 
 
+class State(_Group):
+    """What is known of projects and threads. It is kept where graphs are, as `graph.store` says."""
+
+    sqlite_path: Path = Field(default=Path("var/state.db"), description="Used with graph.store sqlite.")
+    max_bytes: int = Field(
+        default=256_000_000, gt=0, description="State held in memory, by what it takes in the store."
+    )
+    failure_days: int = Field(
+        default=7, gt=0, description="A failure older than this, by `as_of`, is shown no more."
+    )
+    compact_after_days: int = Field(
+        default=14,
+        gt=7,
+        description="Single events older than this are forgotten; what they came to stays. Longer than the "
+        "state topic keeps them.",
+    )
+
+
 class Tracing(_Group):
     """Where spans go. Without an exporter none is recorded, and replies pass the caller's trace on."""
 
@@ -340,7 +358,14 @@ class Settings(BaseSettings):
     http: Http = Http()
     tracing: Tracing = Tracing()
     graph: Graph = Graph()
+    state: State = State()
     content: Content = Field(default_factory=Content)
+
+    @model_validator(mode="after")
+    def _state_is_where_graphs_are(self) -> Self:
+        if self.graph.store == "neo4j":
+            self.state.refuse_idle("state", "sqlite_path", unless="graph.store=sqlite")
+        return self
 
     @model_validator(mode="after")
     def _packs_have_a_server(self) -> Self:

@@ -10,7 +10,7 @@ import asyncio
 import os
 from collections.abc import Callable
 from contextlib import aclosing
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 
@@ -49,11 +49,13 @@ from worker.providers.memory import MemoryProvider
 from worker.providers.mission import MissionProvider
 from worker.providers.plan import PlanProvider
 from worker.providers.semantic import SemanticProvider
+from worker.providers.states import ThreadStates
 from worker.providers.task import TaskProvider
 from worker.providers.threads import MAX_THREADS, SourceThreads
 from worker.settings import Settings as Settings  # noqa: PLC0414 - the commands name its type from here
 from worker.telemetry import Telemetry
 from worker.wiring_graph import build_graph
+from worker.wiring_state import build_state
 
 
 def read_settings() -> Settings:
@@ -100,31 +102,40 @@ def content_policy(settings: Settings) -> ContentPolicy:
 def build_providers(
     settings: Settings,
     graph: GraphReader | None = None,
+    states: ThreadStates | None = None,
     *,
     artifact_store: object | None = None,
     parsers: ExtractingPool | None = None,
 ) -> list[Provider]:
     """One provider a layer, in layer order. A new source adds its line here.
 
-    Without `graph` no project has one.
+    Without `graph` no project has one; without `states` nothing is known but what requests bring.
     """
     roots = SourceRoots(settings.content.roots)
     # Threads of its own for each, so that what hangs in one source holds up no other. Never fewer than the
     # cap on calls left behind: with fewer, a source would time out for ever where it should not be called.
     threads = partial(SourceThreads, max_threads=max(MAX_THREADS, settings.limits.abandoned_cap))
     return [
-        MissionProvider(threads=threads()),
-        PlanProvider(threads=threads()),
-        MemoryProvider(summary_tokens=settings.content.summary_tokens, threads=threads()),
+        MissionProvider(states, threads=threads()),
+        PlanProvider(states, threads=threads()),
+        MemoryProvider(states, summary_tokens=settings.content.summary_tokens, threads=threads()),
         ArtifactsProvider(
-            store_of=None if artifact_store is None else lambda _scope: artifact_store, threads=threads()
+            states,
+            store_of=None if artifact_store is None else lambda _scope: artifact_store,
+            threads=threads(),
         ),
         GraphProvider(graph, threads=threads()),
         AstProvider(
-            roots, max_source_bytes=settings.limits.max_source_bytes, threads=threads(), pool=parsers
+            roots,
+            index=graph.modules if graph is not None else None,
+            max_source_bytes=settings.limits.max_source_bytes,
+            threads=threads(),
+            pool=parsers,
         ),
         SemanticProvider(graph),
-        TaskProvider(graph, threads=threads()),
+        TaskProvider(
+            graph, states, signal_keep=timedelta(days=settings.state.failure_days), threads=threads()
+        ),
     ]
 
 
@@ -147,13 +158,14 @@ def build_assembler(
     settings: Settings,
     telemetry: Telemetry,
     graph: GraphReader | None = None,
+    states: ThreadStates | None = None,
     *,
     failpoints: Failpoints | None = None,
     parsers: ExtractingPool | None = None,
 ) -> Assembler:
     """The assembler of one worker, with the worker's armed failpoints, else those that the settings arm."""
     failpoints = failpoints or Failpoints(settings.failpoints)
-    providers = build_providers(settings, graph, parsers=parsers)
+    providers = build_providers(settings, graph, states, parsers=parsers)
     if settings.failpoints:
         providers = [*map(partial(DrilledProvider, failpoints=failpoints), providers)]
     return Assembler(
@@ -208,8 +220,11 @@ async def assemble_once(
     telemetry = Telemetry()
     # Not on the request's time: reading a vocabulary can take longer than its deadline.
     await asyncio.to_thread(load_counters, settings)
-    async with aclosing(build_graph(settings, telemetry)) as graph:
-        assembler = build_assembler(settings, telemetry, graph.reader)
+    async with (
+        aclosing(build_graph(settings, telemetry)) as graph,
+        aclosing(build_state(settings, telemetry)) as state,
+    ):
+        assembler = build_assembler(settings, telemetry, graph.reader, state.states)
         assembled = await assembler.assemble(decoded.request, as_of=chosen, notes=decoded.notes)
     if instant is None:
         say(f"as of {format_time(chosen)}; give --as-of to get the same bytes again")

@@ -6,7 +6,7 @@ import asyncio
 import ssl
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -17,9 +17,6 @@ from faststream.security import BaseSecurity, SASLPlaintext, SASLScram256, SASLS
 from schemas.topics import TOPICS, topic_name
 from worker.client import ContextClient
 from worker.code.extracting_pool import ExtractingPool
-from worker.code.indexing import IndexCache
-from worker.code.sources import SourceRoots
-from worker.code.syncing import ProjectSyncer
 from worker.decoding import read_ids
 from worker.errors import Unavailable
 from worker.failpoints import Failpoints
@@ -35,7 +32,8 @@ from worker.kafka.http import build_app, serve_http
 from worker.kafka.partition import Limits as DispatchLimits
 from worker.kafka.publisher import KafkaPublisher, ProducerOptions
 from worker.kafka.received import BodyLimits
-from worker.kafka.replies import Routes
+from worker.kafka.replies import Replies, Routes
+from worker.kafka.state_handler import StateHandler
 from worker.kafka.sync_handler import SyncHandler
 from worker.kafka.topics import TopicCatalogue, ensure_topics
 from worker.ports import CrashLedger, OutcomeStore
@@ -48,10 +46,13 @@ from worker.tracing import open_tracing
 from worker.usage.log import UsageLog
 from worker.wiring import build_assembler, load_counters, utc_now
 from worker.wiring_graph import build_graph, build_graph_store, build_pack_cache
+from worker.wiring_state import build_state
+from worker.wiring_sync import build_syncs
 
 log = structlog.get_logger()
 
 _READY_POLL_SECONDS: Final = 0.05
+_EVENTS_IN_FLIGHT: Final = 256
 _LONGEST_SYNC_SECONDS: Final = 3_600.0
 
 
@@ -151,27 +152,30 @@ async def build_service(settings: Settings, *, usage_log: Path | None = None) ->
             ),
         )
         graph = await stack.enter_async_context(aclosing(build_graph(settings, telemetry)))
+        state = await stack.enter_async_context(aclosing(build_state(settings, telemetry)))
         # Loading a large graph takes longer than any layer's timeout, which the first requests would pay.
         await graph.snapshots.preload(sorted(settings.content.roots))
         parsers = ExtractingPool()
         stack.callback(parsers.close)
         # The first long file would else wait for a process to start.
         await asyncio.to_thread(parsers.prepare)
+        body_limits = BodyLimits(max_bytes=limits.max_request_bytes, max_depth=limits.max_depth)
+        routes = Routes(
+            bundles=topic_name("bundles", prefix=kafka.topic_prefix),
+            usage=topic_name("usage", prefix=kafka.topic_prefix),
+            dead_letters=topic_name("dead-letters", prefix=kafka.topic_prefix),
+            reply_topics=frozenset(kafka.reply_topics),
+        )
         handler = RequestHandler(
             assemble=build_assembler(
-                settings, telemetry, graph.reader, failpoints=failpoints, parsers=parsers
+                settings, telemetry, graph.reader, state.states, failpoints=failpoints, parsers=parsers
             ).assemble,
             store=store,
             publisher=publisher,
             usage_log=lines,
-            routes=Routes(
-                bundles=topic_name("bundles", prefix=kafka.topic_prefix),
-                usage=topic_name("usage", prefix=kafka.topic_prefix),
-                dead_letters=topic_name("dead-letters", prefix=kafka.topic_prefix),
-                reply_topics=frozenset(kafka.reply_topics),
-            ),
+            routes=routes,
             limits=HandlerLimits(
-                body=BodyLimits(max_bytes=limits.max_request_bytes, max_depth=limits.max_depth),
+                body=body_limits,
                 max_record_bytes=limits.max_record_bytes,
                 public_url=settings.http.public_url or http_url,
                 forget_seconds=settings.outcomes.forget_seconds,
@@ -181,22 +185,33 @@ async def build_service(settings: Settings, *, usage_log: Path | None = None) ->
             now=utc_now,
         )
 
-        syncer = ProjectSyncer(graph.store, SourceRoots(settings.content.roots), cache=IndexCache())
+        syncs = build_syncs(settings)
+        stack.push_async_callback(syncs.close)
         sync_handler = SyncHandler(
-            syncs=syncer,
+            syncs=syncs,
             store=store,
             publisher=publisher,
-            routes=Routes(
-                bundles=topic_name("sync-results", prefix=kafka.topic_prefix),
-                usage=topic_name("usage", prefix=kafka.topic_prefix),
-                dead_letters=topic_name("dead-letters", prefix=kafka.topic_prefix),
-                reply_topics=frozenset(kafka.reply_topics),
-            ),
-            limits=BodyLimits(max_bytes=limits.max_request_bytes, max_depth=limits.max_depth),
+            routes=replace(routes, bundles=topic_name("sync-results", prefix=kafka.topic_prefix)),
+            limits=body_limits,
             forget_seconds=settings.outcomes.forget_seconds,
             telemetry=telemetry,
             failpoints=failpoints,
             now=utc_now,
+        )
+
+        state_handler = StateHandler(
+            writer=state.writer,
+            replies=Replies(
+                publisher,
+                routes,
+                telemetry=telemetry,
+                failpoints=failpoints,
+                ended=telemetry.state_events,
+            ),
+            reply_topics=routes.allowed_reply_topics,
+            limits=body_limits,
+            telemetry=telemetry,
+            failpoints=failpoints,
         )
 
         async def probe_for_syncs() -> None:
@@ -221,6 +236,14 @@ async def build_service(settings: Settings, *, usage_log: Path | None = None) ->
                         group=kafka.group_id,
                         handler=handler,
                         max_in_flight=kafka.max_in_flight,
+                    ),
+                    Route(
+                        topic=topic_name("state", prefix=kafka.topic_prefix),
+                        group=f"{kafka.group_id}-state",
+                        handler=state_handler,
+                        # What is in work together goes into one transaction per project.
+                        max_in_flight=_EVENTS_IN_FLIGHT,
+                        probe_store=state.store.check,
                     ),
                     Route(
                         topic=topic_name("sync", prefix=kafka.topic_prefix),

@@ -388,8 +388,6 @@ def test_naive_times_are_counted_and_read_as_utc() -> None:
     ("tail", "field"),
     [
         ('"parent": {"request_id": "r-0"}', "parent"),
-        ('"after": {"event_ids": ["e"]}', "after.event_ids"),
-        ('"plan": {"plan_id": "p", "text": "- [ ] x"}', "plan.text"),
         ('"must_cite": ["d1"]', "must_cite"),
         ('"required_tools": ["get_code"]', "required_tools"),
         ('"include": ["messages", "citations"]', "include: citations"),

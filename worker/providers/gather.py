@@ -16,7 +16,7 @@ from typing import Final
 import structlog
 
 from schemas.codes import PARTS, LayerReason, PartName
-from worker.errors import GraphBehind, Rejected, Unavailable
+from worker.errors import GraphBehind, Rejected, StateBehind, StateUnavailable, Unavailable
 from worker.ports import LayerBudget, LayerContribution, Provider, RequestFrame, Scope
 from worker.providers.eager import EagerStarter
 from worker.telemetry import Telemetry
@@ -104,7 +104,7 @@ async def gather(
                 outcomes[layer] = _failed(layer, "abandoned")
                 continue
             budget = budgets[layer]
-            expires_at = min(ends_at, loop.time() + timeouts_seconds.get(layer, deadline_seconds))
+            asked_at = loop.time()
             try:
                 started = starter.start(provider.provide(frame, scope, budget))
             except (KeyboardInterrupt, SystemExit):
@@ -113,7 +113,8 @@ async def gather(
                 outcomes[layer] = _read_error(layer, error)
                 continue
             if isinstance(started, asyncio.Task):
-                waiting.add(layer, started, expires_at=expires_at)
+                expires_at = asked_at + timeouts_seconds.get(layer, deadline_seconds)
+                waiting.add(layer, started, expires_at=min(ends_at, expires_at))
             else:
                 outcomes[layer] = started
         outcomes |= await waiting.finish()
@@ -208,11 +209,22 @@ def _read_error(layer: PartName, error: BaseException) -> _Outcome:
         return error
     if isinstance(error, Unavailable):
         log.warning("source.unavailable", layer=layer, cause=str(error))
-        behind = isinstance(error, GraphBehind)
-        return _failed(layer, "graph_behind" if behind else _UNAVAILABLE.get(layer, "error"))
+        return _failed(layer, _reason_of(layer, error))
     # Its message may quote the prompt, so only the kind and the place are said.
     log.error("source.failed", layer=layer, error=type(error).__name__, where=_place(error.__traceback__))
     return _failed(layer, "error")
+
+
+def _reason_of(layer: PartName, error: Unavailable) -> LayerReason:
+    match error:
+        case GraphBehind():
+            return "graph_behind"
+        case StateBehind():
+            return "state_behind"
+        case StateUnavailable() if layer == "task":
+            return "state_unavailable"
+        case _:
+            return _UNAVAILABLE.get(layer, "error")
 
 
 def _place(traceback: TracebackType | None) -> str:

@@ -3,23 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, replace
+from functools import lru_cache, partial
 from typing import Final
 
 from schemas.codes import PartName, StepStatus
 from schemas.session import Goal, Plan, SessionContext, Step
+from worker.plans.reading import read_plan
+from worker.plans.wire import to_plan
 from worker.ports import LayerBudget, LayerContribution, RequestFrame, Scope
 from worker.providers.contribution import ContributionBuilder, layer_text, no_content
 from worker.providers.offload import run_by_weight
+from worker.providers.states import ThreadStates
 from worker.providers.text import LINE_CHARS, cut, first_sentence, fold
 from worker.providers.threads import SourceThreads
+from worker.state.view import StoredPlan
 
 HEADING: Final = "# PLAN WINDOW"
 MAX_LINES: Final = 25
+_HEADING_LINES: Final = 3
 RECENT_STEPS: Final = 3
 NEXT_STEPS: Final = 2
 SENTENCE_CHARS: Final = 200
+_QUICK_CHARS: Final = 2_000
+"""A plan file up to this length is read on the event loop: about two milliseconds."""
 
 _CLOSED: Final[frozenset[StepStatus]] = frozenset({"done", "skipped"})
 _NEVER_CURRENT: Final[frozenset[StepStatus]] = frozenset({"done", "skipped", "deferred"})
@@ -44,22 +51,62 @@ class PlanWindow:
 
 
 class PlanProvider:
-    """A plan, or the tasks of the goal, that stand inline in the request. The plan wins."""
+    """The plan, or the tasks of the goal, that stand inline in the request; else those of its thread.
+
+    A plan wins over the tasks of a goal. The text of a plan file is read as its format asks for.
+    """
 
     layer: PartName = "plan"
 
-    def __init__(self, *, threads: SourceThreads | None = None) -> None:
-        """Work on heavy input in these threads, its own where none are given."""
+    def __init__(self, states: ThreadStates | None = None, *, threads: SourceThreads | None = None) -> None:
+        """Ask `states`; work on heavy input in these threads, its own where none are given."""
+        self._states = states
         self._threads = threads or SourceThreads()
 
     async def provide(self, frame: RequestFrame, scope: Scope, budget: LayerBudget) -> LayerContribution:
-        """The plan window; `empty` without steps."""
-        del scope, budget  # inline state is the request's own, and its caps are in lines
+        """The plan window; `empty` without steps. Raises StateUnavailable and StateBehind."""
+        del budget  # the window's cap is in lines
         request = frame.request
-        goal = request.session.goal if request.session is not None else None
-        if request.plan is None and goal is None:
+        plan, session = request.plan, request.session
+        goal = session.goal if session is not None else None
+        stored: StoredPlan | None = None
+        if plan is None and not (goal is not None and goal.tasks) and self._states is not None:
+            reading = await self._states.of(frame, scope, layer=self.layer)
+            stored = reading.plan(request.plan_id)
+            known = reading.session
+            goal = goal if session is not None or known is None else known.goal
+        if plan is None and stored is None and goal is None:
             return no_content(self.layer, "no_data")
-        return await run_by_weight(self._threads, partial(build_plan, request.plan, goal), request.plan, goal)
+        document = plan if stored is None else stored.plan
+        build = partial(_build, plan, stored, goal)
+        if document is not None and len(document.text or "") > _QUICK_CHARS:
+            return await self._threads.run(build)
+        return await run_by_weight(self._threads, build, document, goal)
+
+
+def _build(plan: Plan | None, stored: StoredPlan | None, goal: Goal | None) -> LayerContribution:
+    if plan is None and stored is not None:
+        read = read_steps(stored.plan)
+        plan = stored.with_steps(read.steps, current_step=read.current_step) if read.steps else read
+        return build_plan(plan, goal, has_ended=stored.is_ended)
+    return build_plan(plan, goal)
+
+
+def read_steps(plan: Plan) -> Plan:
+    """The plan with the steps that its text holds, and with the text where it holds none.
+
+    A step that the plan names as its current one wins over what the text says. Reading takes about a second a
+    megabyte; what was read last is kept.
+    """
+    if plan.text is None:
+        return plan
+    read = _read(plan.plan_id, plan.path, plan.text)
+    return read if plan.current_step is None else read.model_copy(update={"current_step": plan.current_step})
+
+
+@lru_cache(maxsize=64)
+def _read(plan_id: str, path: str | None, text: str) -> Plan:
+    return to_plan(read_plan(path, text), plan_id, path)
 
 
 def render_plan_context(ctx_or_goal: SessionContext | Goal | Plan | None, max_lines: int = MAX_LINES) -> str:
@@ -77,19 +124,31 @@ def render_plan_context(ctx_or_goal: SessionContext | Goal | Plan | None, max_li
             return ""
 
 
-def build_plan(plan: Plan | None, goal: Goal | None, *, max_lines: int = MAX_LINES) -> LayerContribution:
-    """The window as fragments. The steps and their pointer are the plan's, else those of the goal."""
+def build_plan(
+    plan: Plan | None, goal: Goal | None, *, max_lines: int = MAX_LINES, has_ended: bool = False
+) -> LayerContribution:
+    """The window as fragments. The steps and their pointer are the plan's, else those of the goal.
+
+    Of a plan file in which no steps are found, the beginning of the text. A plan that has ended has no
+    current step, whatever its marks say.
+    """
     if plan is not None:
+        plan = read_steps(plan)
         steps, pointer, plan_id = plan.steps, plan.current_step, plan.plan_id
     elif goal is not None:
         steps, pointer, plan_id = goal.tasks, goal.current_step, goal.id or "goal"
     else:
         return no_content("plan", "no_data")
+    block = ContributionBuilder("plan", heading=HEADING, resource_type="plan")
+    root = f"plan://{plan_id}"
+    if plan is not None and plan.text is not None:
+        block.section("text", partial(_write_text, block, root, plan, max_lines))
+        return block.finish(max_lines=max_lines)
     if not steps or max_lines <= 1:
         return no_content("plan", "no_data")
     window = plan_window(steps, pointer)
-    block = ContributionBuilder("plan", heading=HEADING, resource_type="plan")
-    root = f"plan://{plan_id}"
+    if has_ended:
+        window = replace(window, current=None, linked=(), upcoming=())
     block.section("overview", partial(_write_overview, block, root, window, plan, goal))
     block.section("current", partial(_write_current, block, root, steps, window))
     block.section("recent", partial(_write_recent, block, root, steps, window))
@@ -181,6 +240,18 @@ def _dependencies(steps: Sequence[Step], by_id: Mapping[str, int], start: int) -
                 seen.add(number)
                 waiting.append(number)
     return seen - {start}
+
+
+def _write_text(block: ContributionBuilder, root: str, plan: Plan, max_lines: int) -> None:
+    lines = [line.rstrip() for line in (plan.text or "").splitlines() if line and not line.isspace()]
+    name = cut(f"Plan: {fold(plan.path or plan.plan_id)} (no steps found)", max_chars=LINE_CHARS)
+    room = max_lines - _HEADING_LINES
+    if room > 0 and lines:
+        block.add(root, name, relevance=_STATEMENT)
+        block.add(
+            f"{root}/text", "\n".join(lines[:room]), group="## Text", relevance=_NEXT, is_divisible=True
+        )
+        block.leave_out(max(0, len(lines) - room))
 
 
 def _write_overview(

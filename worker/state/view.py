@@ -78,7 +78,7 @@ class StoredPlan:
             plan_id=self.plan.plan_id,
             path=self.plan.path,
             steps=tuple(map(self._as_it_stands, steps)),
-            current_step=None if self.is_ended else self.pointer or self.plan.current_step or current_step,
+            current_step=self.pointer or self.plan.current_step or current_step,
         )
 
     def _as_it_stands(self, step: Step) -> Step:
