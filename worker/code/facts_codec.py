@@ -7,7 +7,7 @@ but values: bytes that are not what was written here give None, never code. Equa
 from __future__ import annotations
 
 import json
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import cramjam
 
@@ -16,6 +16,7 @@ from worker.code.facts import (
     Call,
     Class,
     Definition,
+    DefinitionFields,
     Function,
     Import,
     ModuleFacts,
@@ -188,26 +189,10 @@ def _read_module(row: list[Any]) -> ModuleFacts:
     )
 
 
-_SHARED: Final = (
-    *("id", "qualname", "name", "scope_id", "class_id", "signature", "decorators", "start_line", "line"),
-    *("end_line", "is_public", "docstring_head", "docstring_lines", "calls", "bound_names", "traces"),
-)
-
-
-def _shared(row: list[Any]) -> dict[str, Any]:
-    fields = dict(zip(_SHARED, row, strict=False))
-    fields["decorators"] = tuple(fields["decorators"])
-    fields["docstring_lines"] = _pair(fields["docstring_lines"])
-    fields["calls"] = tuple([Call(*item) for item in fields["calls"]])
-    fields["bound_names"] = frozenset(fields["bound_names"])
-    fields["traces"] = tuple([Trace(*item) for item in fields["traces"]])
-    return fields
-
-
 def _read_function(row: list[Any]) -> Function:
-    is_async, complexity, branches = row[len(_SHARED) :]
+    *shared, is_async, complexity, branches = row
     return Function(
-        **_shared(row),
+        **_shared(*shared),
         is_async=is_async,
         complexity=complexity,
         branch_points=tuple([BranchPoint(*item) for item in branches]),
@@ -215,8 +200,46 @@ def _read_function(row: list[Any]) -> Function:
 
 
 def _read_class(row: list[Any]) -> Class:
-    (bases,) = row[len(_SHARED) :]
-    return Class(**_shared(row), bases=tuple(cast("list[str]", bases)))
+    *shared, bases = row
+    return Class(**_shared(*shared), bases=tuple(bases))
+
+
+def _shared(  # noqa: PLR0917 - the fields of a row, in its order
+    definition_id: str,
+    qualname: str,
+    name: str,
+    scope_id: str,
+    class_id: str | None,
+    signature: str,
+    decorators: list[str],
+    start_line: int,
+    line: int,
+    end_line: int,
+    is_public: bool,  # noqa: FBT001 - as above
+    docstring_head: str,
+    docstring_lines: list[int],
+    calls: list[list[Any]],
+    bound_names: list[str],
+    traces: list[list[Any]],
+) -> DefinitionFields:
+    return {
+        "id": definition_id,
+        "qualname": qualname,
+        "name": name,
+        "scope_id": scope_id,
+        "class_id": class_id,
+        "signature": signature,
+        "decorators": tuple(decorators),
+        "start_line": start_line,
+        "line": line,
+        "end_line": end_line,
+        "is_public": is_public,
+        "docstring_head": docstring_head,
+        "docstring_lines": _pair(docstring_lines),
+        "calls": tuple([Call(*item) for item in calls]),
+        "bound_names": frozenset(bound_names),
+        "traces": tuple([Trace(*item) for item in traces]) if traces else (),
+    }
 
 
 def _pair(row: list[int]) -> tuple[int, int]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -17,7 +17,7 @@ from worker.code.facts import Class, DefinitionFields, Function, Import, ModuleF
 from worker.code.reading import FileReading
 from worker.graph.model import FileStatus, NodeRef
 
-FORMAT: Final = 1
+FORMAT: Final = 2
 _SHELVES: Final = 32
 _KEY: Final = "outlines:"
 
@@ -30,7 +30,8 @@ class Outline:
     language: str
     status: FileStatus
     facts: ModuleFacts | None
-    """Of its definitions names, kinds, scopes, bases and decorators alone can be relied on."""
+    """Of its definitions names, kinds, scopes, bases and decorators alone can be relied on, and which names
+    are bound in them of classes and what is around classes: nothing else is seen from outside."""
     called: str
     """The names that it calls, as written, each once, a line each."""
     refs: tuple[NodeRef, ...]
@@ -117,17 +118,33 @@ def _row(outline: Outline) -> list[Any]:
 
 
 def _facts_row(facts: ModuleFacts) -> list[Any]:
+    around = _around_classes(facts)
     return [
         facts.path,
         facts.parse_problem is not None,
-        [_definition_row(item) for item in facts.functions],
-        [[*_definition_row(item), item.bases] for item in facts.classes],
+        [
+            _definition_row(item, sorted(item.bound_names) if item.id in around else ())
+            for item in facts.functions
+        ],
+        [[*_definition_row(item, sorted(item.bound_names)), item.bases] for item in facts.classes],
         [[i.scope_id, i.local_name, i.module, i.name, i.level] for i in facts.imports],
         sorted(facts.bound_names),
     ]
 
 
-def _definition_row(item: Function | Class) -> list[Any]:
+def _around_classes(facts: ModuleFacts) -> set[str]:
+    """The functions that a class stands in, by id: its bases are looked up among what is bound there."""
+    functions = {item.id: item for item in facts.functions}
+    around: set[str] = set()
+    for owner in facts.classes:
+        scope_id = owner.scope_id
+        while scope_id not in around and (function := functions.get(scope_id)) is not None:
+            around.add(scope_id)
+            scope_id = function.scope_id
+    return around
+
+
+def _definition_row(item: Function | Class, bound_names: Sequence[str]) -> list[Any]:
     return [
         item.id,
         item.qualname,
@@ -135,7 +152,7 @@ def _definition_row(item: Function | Class) -> list[Any]:
         item.scope_id,
         item.class_id is not None,
         item.decorators,
-        sorted(item.bound_names),
+        bound_names,
     ]
 
 
