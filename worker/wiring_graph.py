@@ -14,6 +14,7 @@ from worker.graph.question import GraphPolicy
 from worker.graph.store import GraphStore
 from worker.ports import PackCache
 from worker.providers.graph_reader import GraphReader
+from worker.providers.indexed_modules import ModuleIndex
 from worker.providers.snapshots import Snapshots
 from worker.providers.threads import SourceThreads
 from worker.settings import Settings, read_secret
@@ -66,6 +67,7 @@ def build_graph(settings: Settings, telemetry: Telemetry) -> GraphSource:
         ),
         threads=threads,
         telemetry=telemetry,
+        modules=ModuleIndex(store),
     )
     return GraphSource(store=store, snapshots=snapshots, cache=cache, reader=reader, relevance=relevance)
 

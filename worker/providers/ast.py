@@ -1,8 +1,9 @@
-"""The AST layer: what the target files' own source says, without model, index or store.
+"""The AST layer: what the target files' own source says, without model.
 
 Target files are those that the payload names, below the project directory; only Python files give signals.
 They are read in a thread, and parsed there where they are short, else in a process of their own. Ids, lines
-and texts are relative to the project directory, so the same files give the same bytes on every host.
+and texts are relative to the project directory, so the same files give the same bytes on every host. A worker
+that does not see the files takes what an index of the project kept of them, and says so.
 """
 
 from __future__ import annotations
@@ -28,12 +29,15 @@ from worker.code.sources import (
     clean_path,
 )
 from worker.errors import Unavailable
+from worker.graph.question import payload_paths
 from worker.ports import LayerBudget, LayerContribution, RequestFrame, Scope
 from worker.providers.ast_signals import NOTES_GROUP, TargetFiles, write_notes, write_signals
 from worker.providers.contribution import ContributionBuilder, layer_text, no_content
+from worker.providers.indexed_modules import ModuleIndex
 from worker.providers.threads import SourceThreads
 
 HEADING: Final = "# AST CONTEXT"
+INDEX_SOURCE: Final = "the project's index"
 MAX_LINES: Final = 60
 MAX_FILES: Final = 200
 CACHE_BYTES: Final = 64_000_000
@@ -51,6 +55,7 @@ class AstProvider:
         self,
         roots: SourceRoots,
         *,
+        index: ModuleIndex | None = None,
         max_source_bytes: int = MAX_SOURCE_BYTES,
         max_lines: int = MAX_LINES,
         cache_bytes: int = CACHE_BYTES,
@@ -59,9 +64,11 @@ class AstProvider:
     ) -> None:
         """`max_lines` caps the whole block; `cache_bytes` what is kept of files between requests.
 
-        Threads and processes are its own where none are given.
+        `index` is asked where the project has no root here, or none that can be opened. Threads and
+        processes are its own where none are given.
         """
         self._roots = roots
+        self._index = index
         self._threads = threads or SourceThreads()
         self._max_source_bytes = max_source_bytes
         self._max_lines = max_lines
@@ -71,9 +78,10 @@ class AstProvider:
     async def provide(self, frame: RequestFrame, scope: Scope, budget: LayerBudget) -> LayerContribution:
         """The signals of the files in `payload.files_created`.
 
-        `empty` without files or signals, `off` where the project has no root, `partial` with `refused_path`
-        where a path was refused, else with `section_error` where a file could not be parsed. A cancelled
-        call ends at once, unless a file system holds it up. Raises Unavailable where a root cannot be opened.
+        `empty` without files or signals, `off` where the project has neither root nor index, `partial` with
+        `refused_path` where a path was refused, else with `section_error` where a file could not be parsed
+        whole. A cancelled call ends at once, unless a file system holds it up. Raises Unavailable where a
+        root cannot be opened and there is no index, or where that cannot be asked.
         """
         del budget  # the block's cap is in lines
         payload = frame.request.payload
@@ -81,12 +89,42 @@ class AstProvider:
         if not files:
             return no_content(self.layer, "no_data")
         if not self._roots.is_configured(scope.project_id):
-            return LayerContribution(layer=self.layer, status="off", reason="not_configured")
+            layer = await self._from_index(frame, scope)
+            return layer or LayerContribution(layer=self.layer, status="off", reason="not_configured")
         stop = Stop()
         build = partial(
             self._read_and_build, files, payload.project_dir, scope.project_id, frame.task_type, stop
         )
-        return await self._threads.run(build, stop=stop)
+        try:
+            layer = await self._threads.run(build, stop=stop)
+        except Unavailable:
+            # A root of another host, or one that is not mounted now.
+            layer = await self._from_index(frame, scope)
+            if layer is None:
+                raise
+        return layer or await self._from_index(frame, scope) or no_content(self.layer, "no_data")
+
+    async def _from_index(self, frame: RequestFrame, scope: Scope) -> LayerContribution | None:
+        """The signals of what an index kept; None where there is no index."""
+        if self._index is None:
+            return None
+        named = payload_paths(frame.request)
+        paths = [path for path in named if path.endswith(_SUFFIXES)]
+        found = await self._index.find(scope.project_id, paths[:MAX_FILES])
+        if found is None:
+            return None
+        build = partial(
+            build_signals,
+            TargetFiles(found.modules, ()),
+            project_id=scope.project_id,
+            task_type=frame.task_type,
+            max_lines=self._max_lines,
+            source=INDEX_SOURCE,
+        )
+        layer = await self._threads.run(build)
+        if found.not_whole and layer.status == "ok":
+            layer = replace(layer, status="partial", reason="section_error")
+        return replace(layer, capped=layer.capped + len(paths[MAX_FILES:]))
 
     async def prepare(self) -> None:
         """Have a process ready for the first long file; without it that file waits for the start of one."""
@@ -99,10 +137,11 @@ class AstProvider:
         project_id: str,
         task_type: TaskType,
         stop: Stop,
-    ) -> LayerContribution:
+    ) -> LayerContribution | None:
+        """The layer; None where the directory does not exist."""
         tree = self._roots.open(project_id, project_dir, max_bytes=self._max_source_bytes)
         if isinstance(tree, Missing):
-            return no_content(self.layer, "no_data")
+            return None
         if isinstance(tree, Refused):
             # Named for what it is: the path itself is one of this host's.
             refused = (Refused("project_dir", tree.reason),)
@@ -196,14 +235,23 @@ def _extract(file: SourceFile) -> ModuleFacts:
 
 
 def build_signals(
-    targets: TargetFiles, *, project_id: str, task_type: TaskType, max_lines: int = MAX_LINES
+    targets: TargetFiles,
+    *,
+    project_id: str,
+    task_type: TaskType,
+    max_lines: int = MAX_LINES,
+    source: str = "",
 ) -> LayerContribution:
-    """The layer from what was read, one line a fragment. A pure function of its arguments."""
-    block = ContributionBuilder("ast", heading=f"{HEADING}\nproject_id: {project_id}", resource_type="code")
+    """The layer from what was read, one line a fragment. A pure function of its arguments.
+
+    `source` names where that was, if not in the files themselves.
+    """
+    heading = f"{HEADING}\nproject_id: {project_id}" + (f"\nsource: {source}" if source else "")
+    block = ContributionBuilder("ast", heading=heading, resource_type="code")
     write_signals(block, targets, task_type=task_type)
     write_notes(block, targets)
-    # The builder counts one line for the heading, which here has two.
-    layer = block.finish(max_lines=max_lines - 1)
+    # The builder counts one line for the heading, which here has more.
+    layer = block.finish(max_lines=max_lines - heading.count("\n"))
     if targets.refused:
         return replace(layer, status="partial", reason="refused_path")
     if targets.unparsed:

@@ -27,6 +27,7 @@ from worker.graph.relevance import Refinement, RelevanceEngine
 from worker.graph.selection import Selection, select
 from worker.graph.snapshot import Snapshot
 from worker.ports import PackCache, RequestFrame, Scope, TokenCounter
+from worker.providers.indexed_modules import ModuleIndex
 from worker.providers.snapshots import Snapshots
 from worker.providers.threads import SourceThreads
 from worker.telemetry import Telemetry
@@ -60,8 +61,13 @@ class GraphReader:
         policy: GraphPolicy,
         threads: SourceThreads,
         telemetry: Telemetry,
+        modules: ModuleIndex | None = None,
     ) -> None:
-        """Without a `relevance` engine, a request that asks for one gets the plain order, which says so."""
+        """Without a `relevance` engine, a request that asks for one gets the plain order, which says so.
+
+        `modules` is for the layers that show source which the worker itself does not see.
+        """
+        self.modules = modules
         self._snapshots = snapshots
         self._cache = cache
         self._relevance = relevance
