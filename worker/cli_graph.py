@@ -294,7 +294,7 @@ def purge(
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Erase a project, or one of its threads: graph, packs, outcomes, usage lines.
+    """Erase a project, or one of its threads: graph, state, packs, outcomes, usage lines.
 
     What lies on Kafka topics goes with their retention; what running workers hold in memory goes when they
     notice, at their next request of the project.

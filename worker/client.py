@@ -1,4 +1,4 @@
-"""A small typed client: publish a request, await its bundle; have a project indexed; follow the usage events.
+"""A small typed client: publish events and requests, await bundles; have a project indexed; follow the usage.
 
     async with ContextClient(["127.0.0.1:9092"]) as client:
         answer = await client.assemble(request, timeout_seconds=10)
@@ -28,6 +28,7 @@ from pydantic_core import from_json
 
 from schemas.bundle import BundleRef, ContextBundle, Rejection
 from schemas.request import AssemblyRequest
+from schemas.state import StateEvent
 from schemas.sync import SyncRequest, SyncResult
 from schemas.topics import DEFAULT_PREFIX, topic_name
 from schemas.usage import UsageEvent
@@ -191,6 +192,17 @@ class ContextClient:
         if not isinstance(reply, SyncResult | Rejection):
             raise InvalidReply("a sync was answered as a request is")
         return reply
+
+    async def publish_event(self, event: StateEvent) -> Published:
+        """Publish one event of a project's state; it is not answered.
+
+        A request that names its `event_id` in `after` sees it. Raises ClientClosed, or aiokafka's errors.
+        """
+        return await self.publish_raw(
+            event.model_dump_json(exclude_none=True).encode(),
+            key=event.root.project_id.encode(),
+            topic=topic_name("state", prefix=self._prefix),
+        )
 
     async def exchange_raw(
         self,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from time import perf_counter
 from typing import Any, Final
@@ -20,6 +20,7 @@ from schemas.bundle import BundleRef, to_wire
 from worker.cli_graph import IndexProgressBar, print_report
 from worker.client import ContextClient
 from worker.demo_requests import HANG_MARK, PROJECT, demo_requests
+from worker.demo_stages import BEFORE, STAGES, STATE_LAYERS, events_of, request_of
 from worker.graph_commands import index_tree
 from worker.kafka.embedded import embedded_broker
 from worker.usage.log import aggregate_usage, read_usage_records
@@ -40,7 +41,10 @@ _STATUS_STYLE: Final = {
 
 
 async def run_demo(console: Console) -> int:
-    """Broker and worker up, a dozen requests through, all shown, all stopped; 0 where all is well."""
+    """Broker and worker up, a dozen requests and a run in four stages through, all shown, all stopped.
+
+    0 where all is well.
+    """
     started = perf_counter()
     root = Path(worker.__file__).parents[1]
     with tempfile.TemporaryDirectory(prefix="context-demo-") as scratch:
@@ -65,6 +69,7 @@ async def run_demo(console: Console) -> int:
                 console.print(f"[green]ready[/], health and metrics at {health_url}")
                 async with ContextClient([broker.bootstrap_servers]) as client:
                     answered = await _play(console, client, root)
+                    answered += await _play_stages(console, client)
             lines = list(read_usage_records(home / "usage.jsonl"))
         console.print(Panel(render_report(aggregate_usage(lines)), title="usage totals", title_align="left"))
     console.print(f"everything stopped; {answered} requests answered in {perf_counter() - started:.1f} s")
@@ -101,6 +106,43 @@ async def _play(console: Console, client: ContextClient, root: Path) -> int:
     if again != first:
         raise AssertionError
     return len(requests) + 1
+
+
+async def _play_stages(console: Console, client: ContextClient) -> int:
+    """A run in four stages: each publishes what it did, and asks with ids alone."""
+    console.rule("four stages that hand nothing over by hand")
+    published: list[str] = []
+    tells, prefix = BEFORE, "start"
+    seen: set[str] = set()
+    for number, stage in enumerate(STAGES, start=1):
+        events = events_of(tells, prefix=prefix, minute=number)
+        await asyncio.gather(*map(client.publish_event, events))
+        published += [event.root.event_id for event in events]
+        reply = json.loads(await _ask(client, json.dumps(request_of(stage, published)).encode()))
+        console.print(
+            Panel(
+                _stage(reply, [event.root.event for event in events], seen),
+                title=f"stage {number}/{len(STAGES)}  {stage.name}: {stage.message}",
+                title_align="left",
+            )
+        )
+        tells, prefix = stage.tells, stage.name
+    return len(STAGES)
+
+
+def _stage(reply: Mapping[str, Any], told: Sequence[str], seen: set[str]) -> RenderableType:
+    """What the bundle holds of the state; lines that the stage before did not see are green."""
+    if reply["kind"] == "rejection":
+        return Text(f"rejected: {reply['message']}", style="bold red")
+    lines = [Text.assemble(("published before: ", "dim"), (", ".join(told), "dim"))]
+    for layer in STATE_LAYERS:
+        for line in reply["parts"].get(layer, "").splitlines():
+            if line and not line.startswith("[["):
+                lines.append(Text(line, style="" if line in seen else "green"))
+                seen.add(line)
+    reports = (f"{layer} {reply['layers'][layer]['tokens']}" for layer in STATE_LAYERS)
+    lines.append(Text(f"tokens: {', '.join(reports)}", style="dim"))
+    return Group(*lines)
 
 
 async def _ask(client: ContextClient, body: bytes) -> bytes:

@@ -21,6 +21,7 @@ from worker.usage.log import usage_log_path
 if TYPE_CHECKING:
     from worker.graph.store import GraphStore
     from worker.ports import OutcomeStore
+    from worker.state.store import StateStore
     from worker.wiring import Settings
 
 CHECK_SECONDS = 5.0
@@ -48,6 +49,7 @@ async def diagnose(settings: Settings) -> list[Finding]:
         _broker,
         _outcome_store,
         _graph_store,
+        _state_store,
         _relevance,
         _source_roots,
         _usage_log,
@@ -159,7 +161,19 @@ async def _graph_store(settings: Settings) -> list[Finding]:
     return await _store("graph store", build_graph_store(settings), f"{graph.store} at {where}", mend)
 
 
-async def _store(name: str, store: OutcomeStore | GraphStore, found: str, mend: str) -> list[Finding]:
+async def _state_store(settings: Settings) -> list[Finding]:
+    from worker.wiring_state import build_state_store  # noqa: PLC0415  # as above
+
+    if settings.graph.store == "neo4j":
+        return []  # it lies beside the graphs, which are checked
+    path = settings.state.sqlite_path
+    mend = f"make {path.parent} writable, or set WORKER_STATE__SQLITE_PATH"
+    return await _store("state store", build_state_store(settings), f"sqlite at {path}", mend)
+
+
+async def _store(
+    name: str, store: OutcomeStore | GraphStore | StateStore, found: str, mend: str
+) -> list[Finding]:
     try:
         await store.check()
     except StoreUnavailable as error:

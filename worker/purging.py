@@ -10,6 +10,7 @@ from worker.graph.store import GraphStore
 from worker.outcomes import thread_of
 from worker.ports import OutcomeStore, PackCache
 from worker.providers.snapshots import Snapshots
+from worker.state.store import StateStore
 from worker.usage.purge import purge_usage_records
 
 
@@ -18,6 +19,8 @@ class Purged:
     """How much was erased, place by place."""
 
     graph_nodes: int
+    events: int
+    """Of the project's state."""
     packs: int
     outcomes: int
     """Bundles, rejections and sync results, with their usage events and receipts, and what expiry left of
@@ -27,7 +30,7 @@ class Purged:
     @property
     def total(self) -> int:
         """Of everything; 0 where nothing was there."""
-        return self.graph_nodes + self.packs + self.outcomes + self.usage_lines
+        return self.graph_nodes + self.events + self.packs + self.outcomes + self.usage_lines
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +38,7 @@ class Places:
     """Everything that holds something of a project."""
 
     graph: GraphStore
+    state: StateStore
     packs: PackCache
     outcomes: OutcomeStore
     snapshots: Snapshots | None = None
@@ -46,9 +50,9 @@ class Places:
 async def purge(project_id: str, thread_id: str | None, places: Places) -> Purged:
     """Erase a project, or only what belongs to one of its threads, and say how much there was.
 
-    Of a thread: its outcomes and usage lines. The graph belongs to no thread; the packs, which do not say
-    whose they were, go with all of the project and are computed again. What expired to a tombstone holds
-    digests alone and cannot be told by thread; it stays until its time is over.
+    Of a thread: its state, its outcomes and usage lines. The graph belongs to no thread; the packs, which do
+    not say whose they were, go with all of the project and are computed again. What expired to a tombstone
+    holds digests alone and cannot be told by thread; it stays until its time is over.
 
     The graph goes before the packs that are made of it, so that none is made again. Where a call failed half
     way, repeat it: it erases and counts what was left. Requests and syncs that are still in work, or come
@@ -63,6 +67,7 @@ async def purge(project_id: str, thread_id: str | None, places: Places) -> Purge
 
     Raises StoreUnavailable, and OSError where the usage log cannot be rewritten.
     """
+    events = await places.state.purge(project_id, thread_id=thread_id)
     graph_nodes = 0
     if thread_id is None:
         graph_nodes = await places.graph.purge(project_id)
@@ -77,4 +82,6 @@ async def purge(project_id: str, thread_id: str | None, places: Places) -> Purge
     usage_lines = await asyncio.to_thread(
         purge_usage_records, project_id, places.usage_log, thread_id=thread_id
     )
-    return Purged(graph_nodes=graph_nodes, packs=packs, outcomes=outcomes, usage_lines=usage_lines)
+    return Purged(
+        graph_nodes=graph_nodes, events=events, packs=packs, outcomes=outcomes, usage_lines=usage_lines
+    )

@@ -14,7 +14,7 @@ import structlog
 from aiokafka.errors import KafkaError
 from faststream.security import BaseSecurity, SASLPlaintext, SASLScram256, SASLScram512
 
-from schemas.topics import TOPICS, topic_name
+from schemas.topics import TOPICS, TopicRole, topic_name
 from worker.client import ContextClient
 from worker.code.extracting_pool import ExtractingPool
 from worker.decoding import read_ids
@@ -38,7 +38,7 @@ from worker.kafka.sync_handler import SyncHandler
 from worker.kafka.topics import TopicCatalogue, ensure_topics
 from worker.ports import CrashLedger, OutcomeStore
 from worker.purging import Places, Purged, purge
-from worker.settings import Content, Graph, Http, Kafka, Outcomes, Settings, read_secret
+from worker.settings import Content, Graph, Http, Kafka, Outcomes, Settings, State, read_secret
 from worker.stores.redis import RedisCrashLedger, RedisOutcomeStore
 from worker.stores.sqlite import SqliteCrashLedger, SqliteOutcomeStore
 from worker.telemetry import Telemetry
@@ -46,7 +46,7 @@ from worker.tracing import open_tracing
 from worker.usage.log import UsageLog
 from worker.wiring import build_assembler, load_counters, utc_now
 from worker.wiring_graph import build_graph, build_graph_store, build_pack_cache
-from worker.wiring_state import build_state
+from worker.wiring_state import build_state, build_state_store
 from worker.wiring_sync import build_syncs
 
 log = structlog.get_logger()
@@ -314,6 +314,7 @@ def demo_settings(
         outcomes=Outcomes(sqlite_path=home / "outcomes.db"),
         http=Http(port=0),
         graph=Graph(sqlite_path=home / "graph.db"),
+        state=State(sqlite_path=home / "state.db"),
         content=Content(roots=dict(roots)),
         failpoints=failpoints,
     )
@@ -383,20 +384,22 @@ def dead_letter_topic(settings: Settings) -> DeadLetterTopic:
 async def purge_once(settings: Settings, project_id: str, thread_id: str | None) -> Purged:
     """Erase a project, or a thread of it, in every store that the settings name. Raises StoreUnavailable."""
     async with AsyncExitStack() as stack:
-        graph, packs, outcomes = (
-            build_graph_store(settings),
-            build_pack_cache(settings),
-            build_store(settings),
+        places = Places(
+            graph=build_graph_store(settings),
+            state=build_state_store(settings),
+            packs=build_pack_cache(settings),
+            outcomes=build_store(settings),
         )
-        for store in (graph, packs, outcomes):
+        for store in (places.graph, places.state, places.packs, places.outcomes):
             stack.push_async_callback(store.close)
-        return await purge(project_id, thread_id, Places(graph=graph, packs=packs, outcomes=outcomes))
+        return await purge(project_id, thread_id, places)
 
 
 def redrivable_topics(settings: Settings) -> frozenset[str]:
     """Where dead letters may go back to."""
     prefix = settings.kafka.topic_prefix
-    return frozenset({topic_name("requests", prefix=prefix), topic_name("sync", prefix=prefix)})
+    roles: tuple[TopicRole, ...] = ("requests", "state", "sync")
+    return frozenset(topic_name(role, prefix=prefix) for role in roles)
 
 
 def _summary(settings: Settings) -> dict[str, object]:

@@ -9,6 +9,8 @@ import pytest
 
 from tests.support.handling import FIELDS as REQUEST
 from tests.support.handling import Bench, open_store, record
+from tests.support.state_events import held as held_state
+from tests.support.state_events import record as event_record
 from tests.support.syncing import SyncBench, fields
 from tests.support.syncing import record as sync_record
 from worker.kafka.sync_received import sync_key
@@ -18,6 +20,7 @@ from worker.providers.threads import SourceThreads
 from worker.purging import Places, purge
 from worker.stores.memory_packs import MemoryPackCache
 from worker.stores.sqlite_graph import SqliteGraphStore
+from worker.stores.sqlite_state import SqliteStateStore
 from worker.usage.log import read_usage_records, write_usage_record
 
 
@@ -46,6 +49,9 @@ class Traces:
                 found.add(f"{project} sync")
             if await self.places.packs.get(project, "key"):
                 found.add(f"{project} pack")
+            for thread in ("t-1", "t-2", ""):
+                if await held_state(self.places.state, project, thread):
+                    found.add(f"{project} state {thread}")
             if await self.places.graph.load(project) or await self.places.graph.load_facts(project):
                 found.add(f"{project} graph")
         return found
@@ -54,17 +60,30 @@ class Traces:
 ALL = {
     f"{project} {what}"
     for project in ("acme", "bank")
-    for what in ("outcome t-1", "outcome t-2", "usage t-1", "usage t-2", "sync", "pack", "graph")
+    for what in (
+        "state t-1",
+        "state t-2",
+        "state ",
+        "outcome t-1",
+        "outcome t-2",
+        "usage t-1",
+        "usage t-2",
+        "sync",
+        "pack",
+        "graph",
+    )
 }
 
 
 @pytest.fixture
 async def traces(tmp_path: Path) -> AsyncGenerator[Traces]:
     store, graph = open_store(tmp_path / "outcomes.db"), SqliteGraphStore(tmp_path / "graph.db")
+    states = SqliteStateStore(tmp_path / "state.db")
     bench = SyncBench(stores=Bench(store=store), graph=graph)
     snapshots = Snapshots(graph, SourceThreads(), max_bytes=10**9)
     places = Places(
         graph=graph,
+        state=states,
         packs=MemoryPackCache(max_bytes=10_000),
         outcomes=store,
         snapshots=snapshots,
@@ -74,6 +93,9 @@ async def traces(tmp_path: Path) -> AsyncGenerator[Traces]:
         await bench.handler().handle(sync_record(fields(project_id=project)))
         await places.packs.put(project, "key", b"pack")
         assert await snapshots.latest(project, roots=())
+        for owner in ("t-1", "t-2", None):
+            told = {"id": "m", "text": f"secret of {project} {owner}"}
+            await states.apply(project, [event_record(f"e-{owner}", "memory", told, thread=owner)])
         for thread in ("t-1", "t-2"):
             body = {**REQUEST, "project_id": project, "thread_id": thread, "request_id": f"r-{thread}"}
             bench.stores.text = f"secret of {project} {thread}"
@@ -84,12 +106,13 @@ async def traces(tmp_path: Path) -> AsyncGenerator[Traces]:
     await snapshots.close()
     await store.close()
     await graph.close()
+    await states.close()
 
 
 async def test_a_project_is_erased_everywhere_and_the_other_stays(traces: Traces) -> None:
     assert await traces.left() == ALL
     purged = await purge("acme", None, traces.places)
-    assert (purged.packs, purged.outcomes, purged.usage_lines) == (1, 3, 2)
+    assert (purged.packs, purged.outcomes, purged.usage_lines, purged.events) == (1, 3, 2, 3)
     assert purged.graph_nodes >= 4
     assert await traces.left() == {trace for trace in ALL if trace.startswith("bank")}
     assert traces.places.snapshots is not None
@@ -97,10 +120,11 @@ async def test_a_project_is_erased_everywhere_and_the_other_stays(traces: Traces
     assert (await purge("acme", None, traces.places)).total == 0
 
 
-async def test_of_a_thread_its_outcomes_and_usage_lines_and_the_packs_go(traces: Traces) -> None:
+async def test_of_a_thread_its_state_its_outcomes_and_usage_lines_and_the_packs_go(traces: Traces) -> None:
     purged = await purge("acme", "t-1", traces.places)
     assert (purged.graph_nodes, purged.packs, purged.outcomes, purged.usage_lines) == (0, 1, 1, 1)
-    assert await traces.left() == ALL - {"acme outcome t-1", "acme usage t-1", "acme pack"}
+    assert purged.events == 1
+    assert await traces.left() == ALL - {"acme state t-1", "acme outcome t-1", "acme usage t-1", "acme pack"}
 
 
 async def test_the_bytes_are_gone_from_the_disk(traces: Traces) -> None:
@@ -108,8 +132,9 @@ async def test_the_bytes_are_gone_from_the_disk(traces: Traces) -> None:
     # The write-ahead logs end with their stores.
     await traces.places.outcomes.close()
     await traces.places.graph.close()
+    await traces.places.state.close()
     held = {path.name: path.read_bytes() for path in traces.folder.iterdir() if path.is_file()}
-    assert held.keys() >= {"outcomes.db", "graph.db", "usage.jsonl"}
+    assert held.keys() >= {"outcomes.db", "graph.db", "state.db", "usage.jsonl"}
     assert [name for name, data in held.items() if b"acme" in data and name != "graph.db"] == []
     assert b"bank" in held["outcomes.db"]
     # The other project has a file of that name, and no more.
