@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -23,7 +23,6 @@ _PROJECTS_KEPT: Final = 4
 class IndexedModules:
     """The facts of some files, as an index of the project has them."""
 
-    snapshot_id: str
     modules: tuple[ModuleFacts, ...]
     """Of the files that the index holds and that are source it can link, in the order asked for."""
     not_whole: tuple[str, ...]
@@ -47,18 +46,19 @@ class ModuleIndex:
 
         Of a graph that changes meanwhile, what was there before or after. Raises StoreUnavailable.
         """
+        wanted: list[str] = []
+        found: Mapping[str, bytes] = {}
         for _ in range(_ATTEMPTS):
             head = await self._store.head(project_id)
             keys = None if head is None else await self._keys_of(project_id, head)
-            if head is None or keys is None:
+            if keys is None:
                 return None
             wanted = [keys[path] for path in dict.fromkeys(paths) if path in keys]
-            found = await self._store.load_facts(project_id, wanted) if wanted else {}
+            if wanted:
+                found = await self._store.load_facts(project_id, wanted)
             if len(found) == len(wanted):
                 break
-        return await asyncio.to_thread(
-            _modules, head.snapshot_id, [found[key] for key in wanted if key in found]
-        )
+        return await asyncio.to_thread(_modules, [found[key] for key in wanted if key in found])
 
     async def _keys_of(self, project_id: str, head: GraphHead) -> dict[str, str] | None:
         """Under which key the reading of each file is kept."""
@@ -85,11 +85,10 @@ def _keys(value: bytes) -> dict[str, str] | None:
     }
 
 
-def _modules(snapshot_id: str, values: Sequence[bytes]) -> IndexedModules:
+def _modules(values: Sequence[bytes]) -> IndexedModules:
     readings = [reading for value in values if (reading := decode_reading(value)) is not None]
     known = [(reading, reading.facts) for reading in readings if reading.facts is not None]
     return IndexedModules(
-        snapshot_id=snapshot_id,
         modules=tuple(facts for _, facts in known),
         not_whole=tuple(reading.path for reading, _ in known if reading.status == "partly_parsed"),
     )
