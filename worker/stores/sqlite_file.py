@@ -1,7 +1,8 @@
 """One SQLite file, worked by one thread of its own, so that the event loop never waits for a disk.
 
-Operations that wait together share one transaction (group commit): a busy worker pays for the lock, the
-log and the switch between threads once per group and not once per operation.
+Operations of one turn of the event loop go to the thread together, and what waits there together shares one
+transaction (group commit): a busy worker pays for the lock, the log and the switch between threads once per
+group and not once per operation.
 
 What a commit means: the file is in WAL mode with `synchronous=NORMAL`, so a committed transaction is in
 the operating system's hands and survives the death of the process (SIGKILL too), and the file is never
@@ -21,7 +22,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -41,11 +42,19 @@ class _Operation:
     prepare: Callable[[], Any]
     work: Callable[[sqlite3.Connection, Any], Any]
     is_write: bool
-    loop: asyncio.AbstractEventLoop
     future: asyncio.Future[Any]
     prepared: Any = None
     result: Any = None
     error: BaseException | None = None
+
+
+@dataclass(slots=True)
+class _Group:
+    """What one turn of an event loop asked for, and the end of its patience."""
+
+    loop: asyncio.AbstractEventLoop
+    operations: list[_Operation] = field(default_factory=list[_Operation])
+    patience: asyncio.TimerHandle | None = None
 
 
 class SqliteFile:
@@ -75,7 +84,8 @@ class SqliteFile:
         self._schema_version = schema_version
         self._busy_timeout_seconds = busy_timeout_seconds
         self._timeout_seconds = timeout_seconds
-        self._inbox: queue.SimpleQueue[_Operation | None] = queue.SimpleQueue()
+        self._asked: _Group | None = None
+        self._inbox: queue.SimpleQueue[_Group | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._is_closed = False
         # The thread's own:
@@ -101,6 +111,8 @@ class SqliteFile:
         self._is_closed = True
         thread, self._thread = self._thread, None
         if thread is not None:
+            if self._asked is not None:
+                self._hand_over(self._asked)
             self._inbox.put(None)
             await asyncio.to_thread(thread.join)
 
@@ -114,41 +126,57 @@ class SqliteFile:
             self._thread = threading.Thread(target=self._serve, name=f"sqlite {self._path.name}", daemon=True)
             self._thread.start()
         loop = asyncio.get_running_loop()
-        operation = _Operation(prepare, work, is_write, loop, loop.create_future())
-        self._inbox.put(operation)
-        try:
-            async with asyncio.timeout(self._timeout_seconds):
-                return await operation.future
-        except TimeoutError:
-            raise StoreUnavailable(STORE, f"no answer within {self._timeout_seconds} s") from None
+        operation = _Operation(prepare, work, is_write, loop.create_future())
+        group = self._asked
+        if group is None or group.loop is not loop:
+            group = self._asked = _Group(loop)
+            loop.call_soon(self._hand_over, group)
+        group.operations.append(operation)
+        return await operation.future
+
+    def _hand_over(self, group: _Group) -> None:
+        """Give the thread what was asked in this turn of the loop, unless it has it already."""
+        if group is self._asked:
+            self._asked = None
+            group.patience = group.loop.call_later(self._timeout_seconds, self._give_up, group)
+            self._inbox.put(group)
+
+    def _give_up(self, group: _Group) -> None:
+        for operation in group.operations:
+            if not operation.future.done():
+                error = StoreUnavailable(STORE, f"no answer within {self._timeout_seconds} s")
+                operation.future.set_exception(error)
 
     # --- On the thread ---------------------------------------------------------------------------------
 
     def _serve(self) -> None:
-        while (group := self._next_group()) is not None:
-            for operation in group:
+        while (groups := self._next_groups()) is not None:
+            operations = [operation for group in groups for operation in group.operations]
+            for operation in operations:
                 self._prepare(operation)
-            self._run([operation for operation in group if operation.error is None])
-            _deliver(group)
+            self._run([operation for operation in operations if operation.error is None])
+            _deliver(groups)
             # After the callers went on: the log's upkeep is nobody's latency.
-            if self._connection is not None and any(operation.is_write for operation in group):
+            if self._connection is not None and any(operation.is_write for operation in operations):
                 self._log_keeper.committed(self._connection)
         self._log_keeper.finish()
         self._drop_connection()
 
-    def _next_group(self) -> list[_Operation] | None:
-        """Everything that waits, at least one operation, bounded; None when the thread shall end."""
+    def _next_groups(self) -> list[_Group] | None:
+        """Everything that waits, at least one group, bounded; None when the thread shall end."""
         item = self._inbox.get()
-        group: list[_Operation] = []
+        groups: list[_Group] = []
+        left = _GROUP_OPERATIONS
         while item is not None:
-            group.append(item)
+            groups.append(item)
+            left -= len(item.operations)
             # Nobody else takes from the inbox, so what is there is there.
-            if len(group) == _GROUP_OPERATIONS or self._inbox.empty():
-                return group
+            if left <= 0 or self._inbox.empty():
+                return groups
             item = self._inbox.get()
-        if group:
+        if groups:
             self._inbox.put(None)
-        return group or None
+        return groups or None
 
     def _prepare(self, operation: _Operation) -> None:
         try:
@@ -294,22 +322,25 @@ def _caused(error: StoreUnavailable, cause: Exception) -> StoreUnavailable:
     return error
 
 
-def _deliver(group: list[_Operation]) -> None:
-    """Wake the callers; one call into each loop for all of its operations."""
-    by_loop: dict[asyncio.AbstractEventLoop, list[_Operation]] = {}
-    for operation in group:
-        by_loop.setdefault(operation.loop, []).append(operation)
-    for loop, operations in by_loop.items():
+def _deliver(groups: list[_Group]) -> None:
+    """Wake the callers; one call into each loop for all of its groups."""
+    by_loop: dict[asyncio.AbstractEventLoop, list[_Group]] = {}
+    for group in groups:
+        by_loop.setdefault(group.loop, []).append(group)
+    for loop, delivered in by_loop.items():
         # A loop that is closed has no callers left.
         with contextlib.suppress(RuntimeError):
-            loop.call_soon_threadsafe(_resolve, operations)
+            loop.call_soon_threadsafe(_resolve, delivered)
 
 
-def _resolve(operations: list[_Operation]) -> None:
-    for operation in operations:
-        if operation.future.done():
-            continue
-        if operation.error is not None:
-            operation.future.set_exception(operation.error)
-        else:
-            operation.future.set_result(operation.result)
+def _resolve(groups: list[_Group]) -> None:
+    for group in groups:
+        if group.patience is not None:
+            group.patience.cancel()
+        for operation in group.operations:
+            if operation.future.done():
+                continue
+            if operation.error is not None:
+                operation.future.set_exception(operation.error)
+            else:
+                operation.future.set_result(operation.result)
