@@ -20,6 +20,7 @@ from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, M
 from prometheus_client.registry import Collector
 
 from schemas.usage import UsageEvent
+from schemas.wire import DecodeNotes
 
 SPAN_REQUEST: Final = "context.request"
 SPAN_DECODE: Final = "context.decode"
@@ -224,22 +225,33 @@ class Telemetry:
         )
 
     @property
-    def is_traced(self) -> bool:
-        """Whether spans of the current request are recorded; nearly free where no tracing is set up."""
-        is_set_up = not isinstance(self.tracer, trace.ProxyTracer) or not isinstance(
+    def is_tracing(self) -> bool:
+        """Whether anything records spans: a provider of this worker's own, or a global one."""
+        return not isinstance(self.tracer, trace.ProxyTracer) or not isinstance(
             trace.get_tracer_provider(), trace.ProxyTracerProvider
         )
-        return is_set_up and trace.get_current_span().is_recording()
+
+    @property
+    def is_traced(self) -> bool:
+        """Whether spans of the current request are recorded."""
+        return trace.get_current_span().is_recording()
 
     def step(self, name: str) -> AbstractContextManager[None]:
         """One step of the path: its seconds in the histogram, and a span where the request is traced."""
         return _Step(self, name)
 
+    def count_notes(self, notes: DecodeNotes) -> None:
+        """What decoding a request forgave, which is mostly nothing."""
+        if notes.unknown_fields:
+            self.unknown_fields.inc(notes.unknown_fields)
+        if notes.naive_times:
+            self.naive_times.inc(notes.naive_times)
+
     def count_bundle(self, usage: UsageEvent) -> None:
         """The layers of a bundle that became the outcome, and the delimiters that were escaped in it."""
         for layer, outcome in (usage.statuses or {}).items():
             self.layers.count(layer, outcome.status, outcome.reason)
-        if usage.counts is not None:
+        if usage.counts is not None and usage.counts.escaped_delimiters:
             self.escaped_delimiters.inc(usage.counts.escaped_delimiters)
 
     def exposition(self) -> bytes:

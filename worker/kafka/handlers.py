@@ -148,6 +148,7 @@ class RequestHandler:
         self._usage_log = usage_log
         self._reply_topics = routes.allowed_reply_topics
         self._limits = limits
+        self._forgets_after = timedelta(seconds=limits.forget_seconds)
         self._telemetry = telemetry
         self._failpoints = failpoints
         self._now = now
@@ -159,10 +160,10 @@ class RequestHandler:
         """
         with self._request(record) as headers:
             received = await self._receive(record, headers)
-            key = received.key
-            if key is None or self._is_forgotten(record):
+            key, age = received.key, self._age(record)
+            if key is None or age > self._forgets_after:
                 return await self._answer_without_outcome(received)
-            if self._age(record) >= _YOUNG:
+            if age >= _YOUNG:
                 with self._telemetry.step(SPAN_STORE):
                     held = await self._store.get(key)
                 if held is not None:
@@ -225,8 +226,7 @@ class RequestHandler:
         with self._telemetry.step(SPAN_DECODE):
             received = await receive(record, headers, self._limits.body)
         if received.decoded is not None:
-            self._telemetry.unknown_fields.inc(received.decoded.notes.unknown_fields)
-            self._telemetry.naive_times.inc(received.decoded.notes.naive_times)
+            self._telemetry.count_notes(received.decoded.notes)
         span = trace.get_current_span()
         if span.is_recording() and received.key is not None:
             span.set_attribute("context.project_id", received.key.project_id)
@@ -235,7 +235,7 @@ class RequestHandler:
 
     def _is_forgotten(self, record: InboundRecord) -> bool:
         """Whether the store has forgotten the record's outcome, if there was one."""
-        return self._age(record) > timedelta(seconds=self._limits.forget_seconds)
+        return self._age(record) > self._forgets_after
 
     def _age(self, record: InboundRecord) -> timedelta:
         return self._now() - instant(record.timestamp_ms)

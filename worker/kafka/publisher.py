@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
@@ -181,17 +180,7 @@ class KafkaPublisher:
         if producer is None:
             raise RuntimeError("the publisher is not running")
         try:
-            async with self._while_it_lasts(producer):
-                acknowledged = await _send(producer, record)
-        except MessageSizeTooLargeError as error:
-            limit = f"max_record_bytes of the producer ({self._options.max_record_bytes})"
-            raise RecordTooLarge(record, limit=limit) from error
-        except KafkaError as error:
-            await self._recover(producer, record, error)
-            return False
-        try:
-            async with self._while_it_lasts(producer):
-                await acknowledged
+            await self._deliver(producer, record)
         except MessageSizeTooLargeError:
             if self._options.is_idempotent:
                 await self._replace(producer)
@@ -201,6 +190,34 @@ class KafkaPublisher:
             return False
         self._quiet_since = self._clock()
         return True
+
+    async def _deliver(self, producer: Producer, record: OutboundRecord) -> None:
+        """Return when the broker has acknowledged the record.
+
+        Raises RecordTooLarge where the producer takes no such record, MessageSizeTooLargeError where the
+        topic does not take its batch, and ProducerClosed also where the producer was discarded and has
+        stopped meanwhile: aiokafka then leaves alone whoever waits for it, for topics that nobody asks the
+        broker about any more or for the acknowledgement of a batch that was dropped.
+        """
+        waits = self._waiting.setdefault(producer, set())
+        waiting = asyncio.timeout(None)
+        waits.add(waiting)
+        try:
+            async with waiting:
+                try:
+                    acknowledged = await _send(producer, record)
+                except MessageSizeTooLargeError as error:
+                    limit = f"max_record_bytes of the producer ({self._options.max_record_bytes})"
+                    raise RecordTooLarge(record, limit=limit) from error
+                await acknowledged
+        except TimeoutError:
+            if waiting.expired():
+                raise ProducerClosed from None
+            raise
+        finally:
+            waits.discard(waiting)
+            if not waits:
+                self._waiting.pop(producer, None)
 
     async def _try_alone(self, record: OutboundRecord) -> bool:
         """Send the record in a batch of its own: the limit is the batch's, and the others filled it too."""
@@ -253,28 +270,6 @@ class KafkaPublisher:
         now = asyncio.get_running_loop().time()
         for waiting in self._waiting.get(producer, ()):
             waiting.reschedule(now)
-
-    @asynccontextmanager
-    async def _while_it_lasts(self, producer: Producer) -> AsyncGenerator[None]:
-        """Raises ProducerClosed where the producer was discarded and has stopped meanwhile.
-
-        aiokafka then leaves alone whoever waits for it: for topics that nobody asks the broker about any
-        more, or for the acknowledgement of a batch that was dropped.
-        """
-        waits = self._waiting.setdefault(producer, set())
-        waiting = asyncio.timeout(None)
-        waits.add(waiting)
-        try:
-            async with waiting:
-                yield
-        except TimeoutError:
-            if waiting.expired():
-                raise ProducerClosed from None
-            raise
-        finally:
-            waits.discard(waiting)
-            if not waits:
-                self._waiting.pop(producer, None)
 
     async def _connected(self, **other_settings: Any) -> Producer:
         producer = self._make_producer(**{**self._settings, **other_settings})

@@ -58,7 +58,7 @@ class Received:
     request_id: str | None
     project_id: str | None
 
-    @property
+    @cached_property
     def key(self) -> OutcomeKey | None:
         """Under which its outcome is stored; None where an id is missing."""
         if self.request_id is None or self.project_id is None:
@@ -88,7 +88,7 @@ class Received:
         """Have `body_digest` ready: 8 MB take up to 20 ms, which is too long on the event loop."""
         _ = self.body_digest
 
-    @property
+    @cached_property
     def as_of(self) -> datetime:
         """The instant that the request is about: its own, else the record's timestamp."""
         asked = self.decoded.request.as_of if self.decoded else None

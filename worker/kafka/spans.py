@@ -23,6 +23,9 @@ def record_span(
     headers = read_headers(record.headers, allowed_reply_topics=allowed, kind=kind)
     for ignored in headers.ignored:
         telemetry.ignored_headers.labels(ignored).inc()
+    if not telemetry.is_tracing:
+        yield headers
+        return
     with telemetry.tracer.start_as_current_span(
         name, context=trace_parent(headers), kind=trace.SpanKind.CONSUMER
     ) as span:
