@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from datetime import datetime
+from functools import lru_cache
 from typing import Final
 
 import structlog
@@ -162,6 +163,7 @@ def layer_text(contribution: LayerContribution) -> str:
     return compose(contribution.heading, ((f.group, f.renderings[0].text) for f in contribution.fragments))
 
 
+@lru_cache(maxsize=256)
 def no_content(layer: PartName, reason: LayerReason, *, capped: int = 0) -> LayerContribution:
     """A source that was asked and has nothing for this request."""
     return LayerContribution(layer=layer, status="empty", reason=reason, capped=capped)

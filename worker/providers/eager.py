@@ -13,6 +13,7 @@ step opens holds the source's own task, never the request's.
 from __future__ import annotations
 
 import asyncio
+import threading
 from asyncio.tasks import (
     _enter_task,  # pyright: ignore[reportPrivateUsage]  # "Extending asyncio" offers both for this use
     _leave_task,  # pyright: ignore[reportPrivateUsage]
@@ -35,37 +36,36 @@ class EagerStarter(Generic[T]):
             msg = "coroutines are started from within a task"
             raise RuntimeError(msg)
         self._owner = task
-        self._spare: tuple[asyncio.Task[T], _Rest[T]] | None = None
 
     def start(self, coroutine: Coroutine[Any, Any, T]) -> T | asyncio.Task[T]:
         """What the coroutine returned where it never waited, else the task that goes on with it.
 
         Raises what the coroutine raised before its first wait.
         """
-        task, rest = self._take_spare()
+        loop, owner = self._loop, self._owner
+        if _kept.spare is None or _kept.spare[0].get_loop() is not loop:
+            _kept.spare = _make_spare(loop)
+        task, rest = _kept.spare
         context = copy_context()
-        _leave_task(self._loop, self._owner)
-        _enter_task(self._loop, task)
+        _leave_task(loop, owner)
+        _enter_task(loop, task)
         try:
             awaited = context.run(coroutine.send, None)
         except StopIteration as finished:
             return finished.value
         finally:
-            _leave_task(self._loop, task)
-            _enter_task(self._loop, self._owner)
-            if not task.cancelling():
-                self._spare = (task, rest)
-        self._spare = None
+            _leave_task(loop, task)
+            _enter_task(loop, owner)
+            if task.cancelling():
+                _kept.spare = None
+        _kept.spare = None
         rest.carry_on(coroutine, context, awaited)
         return task
 
-    def _take_spare(self) -> tuple[asyncio.Task[T], _Rest[T]]:
-        """The task that would carry on: one for all coroutines that never wait, it ends by itself."""
-        spare, self._spare = self._spare, None
-        if spare is None:
-            rest = _Rest[T]()
-            spare = (self._loop.create_task(rest), rest)
-        return spare
+
+def _make_spare(loop: asyncio.AbstractEventLoop) -> tuple[asyncio.Task[Any], _Rest[Any]]:
+    rest = _Rest[Any]()
+    return loop.create_task(rest), rest
 
 
 class _Rest(Coroutine[Any, Any, T], Generator[Any, Any, T]):
@@ -88,6 +88,7 @@ class _Rest(Coroutine[Any, Any, T], Generator[Any, Any, T]):
     def send(self, value: Any) -> Any:
         """First what the coroutine already waits for, then its next steps."""
         if self._coroutine is None or self._context is None:
+            self._withdraw()
             raise StopIteration
         if not self._is_handed_over:
             awaited, self._awaited, self._is_handed_over = self._awaited, None, True
@@ -97,9 +98,15 @@ class _Rest(Coroutine[Any, Any, T], Generator[Any, Any, T]):
     def throw(self, *error: Any) -> Any:
         """Raise inside the coroutine, where it waits."""
         if self._coroutine is None or self._context is None:
+            self._withdraw()
             raise error[0]
         self._is_handed_over = True
         return self._context.run(self._coroutine.throw, *error)
+
+    def _withdraw(self) -> None:
+        """Its turn has come and nothing waits: it is the spare no longer."""
+        if _kept.spare is not None and _kept.spare[1] is self:
+            _kept.spare = None
 
     def close(self) -> None:
         """End the coroutine where it waits."""
@@ -108,3 +115,15 @@ class _Rest(Coroutine[Any, Any, T], Generator[Any, Any, T]):
 
     def __await__(self) -> Generator[Any, Any, T]:
         return self
+
+
+class _Kept(threading.local):
+    """The task that would carry on, of the event loop that runs in this thread.
+
+    One for all coroutines of a turn of the loop that never wait, whoever starts them; it ends with the turn.
+    """
+
+    spare: tuple[asyncio.Task[Any], _Rest[Any]] | None = None
+
+
+_kept = _Kept()

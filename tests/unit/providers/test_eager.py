@@ -170,6 +170,36 @@ async def test_the_spare_task_ends_by_itself() -> None:
     assert asyncio.all_tasks() == before
 
 
+async def test_starters_of_one_turn_of_the_loop_share_the_spare_task_and_wait_in_tasks_of_their_own() -> None:
+    async def answer() -> Any:
+        return asyncio.current_task()
+
+    async def wait() -> Any:
+        await asyncio.sleep(0)
+        return asyncio.current_task()
+
+    first, second = EagerStarter[Any](), EagerStarter[Any]()
+    assert first.start(answer()) is second.start(answer())
+    waiting = [await _task_of(starter, wait()) for starter in (first, second, first)]
+    assert len(set(waiting)) == 3
+    assert [await task for task in waiting] == waiting
+
+
+def test_the_spare_task_of_an_event_loop_that_has_ended_is_not_used_by_the_next() -> None:
+    async def answer() -> Any:
+        return asyncio.current_task()
+
+    async def start() -> Any:
+        return EagerStarter[Any]().start(answer())
+
+    loops = asyncio.new_event_loop(), asyncio.new_event_loop()
+    used = [loop.run_until_complete(start()) for loop in loops]
+    assert [task.get_loop() for task in used] == list(loops)
+    for loop in loops:
+        loop.run_until_complete(asyncio.sleep(0))
+        loop.close()
+
+
 async def test_a_thread_can_be_waited_for() -> None:
     async def off_loop() -> int:
         return await asyncio.to_thread(lambda: 7)
