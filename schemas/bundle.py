@@ -114,9 +114,10 @@ def to_wire(model: WireModel) -> bytes:
     Absent parts are left out, at any depth. A top-level field without a default is always written: where it
     is null, as null behind the others.
     """
-    written = model.model_dump_json(exclude_none=True)
-    nulls = [name for name in _required_fields(type(model)) if getattr(model, name) is None]
-    return (written[:-1] + "".join(f',"{name}":null' for name in nulls) + "}").encode()
+    written = model.__pydantic_serializer__.to_json(model, exclude_none=True)
+    values = model.__dict__
+    nulls = [name for name in _required_fields(type(model)) if values[name] is None]
+    return written[:-1] + "".join([f',"{name}":null' for name in nulls]).encode() + b"}" if nulls else written
 
 
 @lru_cache(maxsize=64)

@@ -62,7 +62,8 @@ def time_of_number(epoch: float) -> datetime:
 
 def format_time(value: datetime) -> str:
     """RFC 3339 in UTC with a `Z`; fractions of a second only where there are any."""
-    return value.astimezone(UTC).isoformat().replace("+00:00", "Z")
+    instant = value if value.tzinfo is UTC else value.astimezone(UTC)
+    return instant.replace(tzinfo=None).isoformat() + "Z"
 
 
 def _offset(found: re.Match[str]) -> timedelta:

@@ -61,6 +61,8 @@ def _read_time(value: object, info: ValidationInfo) -> datetime:
     if isinstance(value, str):
         instant, is_naive = parse_time(value)
     elif isinstance(value, datetime):
+        if value.tzinfo is UTC:
+            return value
         is_naive = value.tzinfo is None
         try:
             instant = value.replace(tzinfo=UTC) if is_naive else value.astimezone(UTC)

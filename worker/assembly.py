@@ -9,18 +9,20 @@ result of each source, same bytes. Step by step: `planning` says what room there
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import lru_cache
 from time import perf_counter
 from typing import Final, ParamSpec, TypeVar
 
 import structlog
 
 from schemas.bundle import ContextBundle
-from schemas.codes import CONTENT_LAYERS, PartName
+from schemas.codes import CONTENT_LAYERS, LAYERS, PartName
 from schemas.request import AssemblyRequest, layer_timeout_ms
-from schemas.usage import OverheadTokens, UsageEvent, UsageTotals
+from schemas.usage import LayerSpend, OverheadTokens, UsageEvent, UsageTotals
 from schemas.wire import DecodeNotes
 from worker.budget.allocation import fit_floors, flow_on
 from worker.budget.layers import ContextBudget
@@ -82,6 +84,9 @@ class Assembler:
         self._abandonment = abandonment
         self._now = now
         self._failpoints = failpoints
+        # Asked once: even a line that is not written costs as much as a layer.
+        asks = getattr(log.bind(), "is_enabled_for", None)
+        self._is_logged = asks is None or bool(asks(logging.INFO))
 
     async def assemble(
         self,
@@ -130,22 +135,19 @@ class Assembler:
             },
             notes=notes or DecodeNotes(),
         )
-        _log_assembled(usage)
+        if self._is_logged:
+            _log_assembled(usage)
         return Assembled(bundle=sealed.bundle, usage=usage)
 
     async def _gather(
         self, frame: RequestFrame, scope: Scope, plan: Plan, *, deadline_seconds: float
     ) -> dict[PartName, LayerContribution]:
         """Ask all sources at once, each for what its layer may spend."""
-        budgets = plan.effective.as_layers()
         return await gather(
             self._providers,
             frame,
             scope,
-            {
-                layer: LayerBudget(tokens=budgets[layer], counter=plan.counter, graph_tokens=budgets["graph"])
-                for layer in CONTENT_LAYERS
-            },
+            _layer_budgets(plan.effective, plan.counter),
             timeouts_seconds={
                 layer: layer_timeout_ms(frame.request, layer) / 1_000 for layer in CONTENT_LAYERS
             },
@@ -153,6 +155,16 @@ class Assembler:
             telemetry=self._telemetry,
             abandonment=self._abandonment,
         )
+
+
+@lru_cache(maxsize=1_024)
+def _layer_budgets(effective: ContextBudget, counter: TokenCounter) -> Mapping[PartName, LayerBudget]:
+    """What each source should aim for; the same for all requests with the same effective budget."""
+    budgets = effective.as_layers()
+    return {
+        layer: LayerBudget(tokens=budgets[layer], counter=counter, graph_tokens=budgets["graph"])
+        for layer in CONTENT_LAYERS
+    }
 
 
 def fuse_and_seal(
@@ -209,18 +221,37 @@ def fuse(frame: RequestFrame, plan: Plan, contributions: Mapping[PartName, Layer
     overhead = OverheadTokens(
         client=plan.overhead.client, framing=plan.overhead.framing, preamble=sealed.preamble_tokens
     )
-    returned = plan.overhead.preamble - sealed.preamble_tokens
-    budget = replace(sealed.budget, total=sealed.budget.total + returned)
+    budget = _with_returned(sealed.budget, plan.overhead.preamble - sealed.preamble_tokens)
     ledger = ContextUsage(budget)
     for layer, tokens in sealed.spent.items():
-        ledger.spend(layer, tokens)
+        if tokens:
+            ledger.spend(layer, tokens)
     return Finished(
-        sealed=sealed,
-        candidates=candidates,
-        budget=budget,
-        overhead=overhead,
-        usage=UsageTotals.model_validate(ledger.to_dict()),
+        sealed=sealed, candidates=candidates, budget=budget, overhead=overhead, usage=_totals(ledger)
     )
+
+
+@lru_cache(maxsize=1_024)
+def _with_returned(budget: ContextBudget, tokens: int) -> ContextBudget:
+    """The budget with what was set aside for the preamble and not spent on it."""
+    return replace(budget, total=budget.total + tokens)
+
+
+def _totals(ledger: ContextUsage) -> UsageTotals:
+    """The ledger as it is published."""
+    totals = ledger.to_dict()
+    return UsageTotals(
+        total=totals["total"],
+        spent=totals["spent"],
+        remaining=totals["remaining"],
+        layers={layer: _layer_spend(**totals["layers"][layer]) for layer in LAYERS},
+    )
+
+
+# Most layers of most requests spend nothing of the same reservation.
+@lru_cache(maxsize=4_096)
+def _layer_spend(budget: int, spent: int) -> LayerSpend:
+    return LayerSpend(budget=budget, spent=spent)
 
 
 def _lend_idle(effective: ContextBudget, candidates: Candidates, counter: TokenCounter) -> ContextBudget:

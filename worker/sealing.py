@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache
-from typing import Final
+from typing import Final, cast
 
 from schemas.bundle import BundleUsage, ContextBundle, LayerReport, context_hash
-from schemas.codes import CONTENT_LAYERS, LAYERS, PARTS, LayerReason, LayerStatus, PartName
+from schemas.codes import CONTENT_LAYERS, PARTS, LayerName, LayerReason, LayerStatus, PartName
 from schemas.usage import (
     CacheCounts,
     LayerOutcome,
@@ -74,16 +74,9 @@ def layer_reports(
     reports: dict[PartName, LayerReport] = {}
     for layer in PARTS:
         packed = packed_layers.get(layer)
-        status, reason = _status(layer, contributions.get(layer), packed, finished)
+        fared = _status(layer, contributions.get(layer), packed, finished)
         fragments = len(packed.placed) if packed else 0
-        reports[layer] = _report(
-            status=status,
-            reason=reason,
-            tokens=sealed.spent[layer],
-            budget_tokens=budgets[layer],
-            reserved_tokens=reserved[layer],
-            fragments=fragments,
-        )
+        reports[layer] = _report(fared, sealed.spent[layer], budgets[layer], reserved[layer], fragments)
     return reports
 
 
@@ -145,7 +138,6 @@ def usage_event(
 ) -> UsageEvent:
     """The event that goes with the bundle; the only place where clocks show."""
     request, finished = frame.request, sealed.finished
-    reserved = plan.requested.as_layers()
     graph = contributions.get("graph")
     asked = graph.measures if graph is not None else None
     return UsageEvent(
@@ -162,7 +154,7 @@ def usage_event(
         usage=finished.usage,
         requested_total=plan.requested.total,
         overhead=finished.overhead,
-        reserved={layer: reserved[layer] for layer in LAYERS},
+        reserved=cast("dict[LayerName, int]", plan.requested.as_layers()),
         statuses={layer: _outcome(report.status, report.reason) for layer, report in sealed.layers.items()},
         timings_ms=timings_ms,
         exact=finished.sealed.is_exact,
@@ -198,14 +190,13 @@ def _status(
 # Frozen, and mostly the same from one request to the next: most layers of most requests hold nothing.
 @lru_cache(maxsize=4_096)
 def _report(
-    *,
-    status: LayerStatus,
-    reason: LayerReason | None,
+    fared: tuple[LayerStatus, LayerReason | None],
     tokens: int,
     budget_tokens: int,
     reserved_tokens: int,
     fragments: int,
 ) -> LayerReport:
+    status, reason = fared
     return LayerReport(
         status=status,
         reason=reason,
@@ -224,8 +215,8 @@ def _outcome(status: LayerStatus, reason: LayerReason | None) -> LayerOutcome:
 def _counts(
     notes: DecodeNotes, contributions: Mapping[PartName, LayerContribution], finished: Finished
 ) -> UsageCounts:
-    considered = sum(len(c.fragments) + c.capped for c in contributions.values())
-    kept = sum(len(packed.placed) for packed in finished.sealed.packed.values())
+    considered = sum([len(c.fragments) + c.capped for c in contributions.values()])
+    kept = sum([len(packed.placed) for packed in finished.sealed.packed.values()])
     return UsageCounts(
         unknown_fields=notes.unknown_fields,
         naive_times=notes.naive_times,

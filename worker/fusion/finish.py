@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import accumulate
+from typing import Final
 
 from schemas.bundle import Message
 from schemas.codes import PARTS, PartName
@@ -20,7 +21,10 @@ from worker.errors import PinsExceedWindow
 from worker.fusion.packer import section_text
 from worker.fusion.protocols import PackedLayer
 
-_PREAMBLE = "preamble"
+_PREAMBLE: Final = "preamble"
+_OF_USER: Final = (_PREAMBLE, *(layer for layer in PARTS if layer != "system"))
+"""What the user's message is joined from, in order."""
+_CHARGED: Final = ("system", *_OF_USER)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,21 +112,20 @@ def _charge(
     parts: Mapping[PartName, str], preamble: str, counter: TokenCounter
 ) -> tuple[dict[str, int], bool]:
     """Tokens by part, one encoding a message; and whether all of them are exact."""
-    charged = {_PREAMBLE: 0, **dict.fromkeys(PARTS, 0)}
+    charged = dict.fromkeys(_CHARGED, 0)
     is_exact = True
-    of_user = [(_PREAMBLE, preamble), *((layer, parts[layer]) for layer in PARTS if layer != "system")]
-    for message in ([("system", parts["system"])], of_user):
-        shown = [(name, text) for name, text in message if text]
+    texts: dict[str, str] = {_PREAMBLE: preamble, **parts}
+    for message in (("system",), _OF_USER):
+        shown = [name for name in message if texts[name]]
         if shown:
-            content = "".join(text for _, text in shown)
-            ends = accumulate(len(text) for _, text in shown)
-            spans = [(name, end) for (name, _), end in zip(shown, ends, strict=True)]
-            charged |= charge_spans(counter, content, spans)
+            content = "".join([texts[name] for name in shown])
+            ends = accumulate([len(texts[name]) for name in shown])
+            charged |= charge_spans(counter, content, list(zip(shown, ends, strict=True)))
             is_exact = is_exact and counter.is_exact(content)
     return charged, is_exact and counter.exact
 
 
 def _messages(parts: Mapping[PartName, str], preamble: str) -> tuple[Message, ...]:
-    content = preamble + "".join(parts[layer] for layer in PARTS if layer != "system")
+    content = preamble + "".join([parts[layer] for layer in PARTS if layer != "system"])
     user = Message(role="user", content=content)
     return (Message(role="system", content=parts["system"]), user) if parts["system"] else (user,)

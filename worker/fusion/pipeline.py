@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from schemas.codes import PARTS, PartName
 from worker.fusion.deduplicator import ExactDeduplicator
@@ -130,6 +131,9 @@ class FusionPipeline:
         backends = BackendSet(contributions=contributions)
         plan_context = PlanContext(task_type=frame.task_type, as_of=frame.as_of)
         selected = parts.selector.select(self._strategies, frame, backends)
+        strategies_used = tuple([candidate.strategy.name for candidate in selected])
+        if not any(contribution.fragments for contribution in contributions.values()):
+            return _no_candidates(strategies_used, parts.orderer)
         allocations = parts.allocator.allocate(selected, budget_tokens, frame)
         proposed = parts.executor.execute(allocations, frame, backends, plan_context)
         distinct = parts.deduplicator.deduplicate(proposed)
@@ -143,7 +147,7 @@ class FusionPipeline:
             },
             scored=_by_layer(scored),
             levels=levels,
-            strategies_used=tuple(candidate.strategy.name for candidate in selected),
+            strategies_used=strategies_used,
             escaped_delimiters=escaped,
             orderer=parts.orderer,
         )
@@ -180,6 +184,19 @@ class FusionPipeline:
             heading=contribution.heading,
             closing=self._fence.closing(layer),
         )
+
+
+@lru_cache(maxsize=256)
+def _no_candidates(strategies_used: tuple[str, ...], orderer: FragmentOrderer) -> Candidates:
+    """Where no source gave a fragment there is nothing to share, merge or score."""
+    return Candidates(
+        frames={},
+        scored=dict.fromkeys(PARTS, ()),
+        levels={},
+        strategies_used=strategies_used,
+        escaped_delimiters=0,
+        orderer=orderer,
+    )
 
 
 def _by_layer(scored: Sequence[ScoredFragment]) -> dict[PartName, list[ScoredFragment]]:

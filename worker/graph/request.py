@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Final
@@ -50,6 +49,6 @@ def classify_task(text: str) -> TaskType | None:
     """
     first_line = text.lstrip()[:_SCANNED_CHARS].split("\n", 1)[0]
     words = _WORD.findall(first_line.casefold())
-    votes = Counter(_TASK_OF_WORD[word] for word in words if word in _TASK_OF_WORD)
+    votes = [_TASK_OF_WORD[word] for word in words if word in _TASK_OF_WORD]
     # The first of the table's types that has the most: a tie goes to the narrower word.
-    return max(TASK_WORDS, key=lambda task: votes[task]) if votes else None
+    return max(TASK_WORDS, key=votes.count) if votes else None

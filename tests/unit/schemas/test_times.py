@@ -21,6 +21,11 @@ def test_what_is_formatted_is_read_back_as_it_was(moment: datetime) -> None:
 
 
 @given(st.datetimes(datetime(2, 1, 1), datetime(9_998, 1, 1), timezones=zones))  # noqa: DTZ001  # hypothesis wants naive bounds
+def test_a_time_of_any_zone_is_written_as_the_instant_in_utc(moment: datetime) -> None:
+    assert format_time(moment) == moment.astimezone(UTC).isoformat().replace("+00:00", "Z")
+
+
+@given(st.datetimes(datetime(2, 1, 1), datetime(9_998, 1, 1), timezones=zones))  # noqa: DTZ001  # hypothesis wants naive bounds
 def test_an_offset_is_taken_off(moment: datetime) -> None:
     assert parse_time(moment.isoformat()) == (moment, False)
     assert parse_time(moment.isoformat(" ")) == (moment, False)
