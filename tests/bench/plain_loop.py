@@ -2,9 +2,11 @@
 
 `full` validates the request, digests what it means, counts the joined text once, writes the bundle and the
 usage event (the very bytes of the worker for such a request, times apart), puts both if absent, compressed,
-and produces twice with the contract's headers; `bare` only consumes and produces. What one fetch brought is
-put in one transaction, as the worker's store does with what waits for it. Batches are large enough for what
-waits: aiokafka wakes every waiting sender for each batch that leaves. Offsets are committed twice a second.
+and produces twice with the contract's headers. What one fetch brought is put in one transaction, as the
+worker's store does with what waits for it. Batches are large enough for what waits: aiokafka wakes every
+waiting sender for each batch that leaves. Offsets are committed twice a second. `plain` does the same work
+one record at a time, each in a transaction of its own and acknowledged before the next; `bare` only consumes
+and produces.
 """
 
 from __future__ import annotations
@@ -180,7 +182,9 @@ async def main(kind: str, bootstrap: str, prefix: str, database: str) -> None:
 
     while True:
         batches = await consumer.getmany(timeout_ms=200)
-        await asyncio.gather(*work([record for records in batches.values() for record in records]))
+        fetched = [record for records in batches.values() for record in records]
+        for together in [[record] for record in fetched] if kind == "plain" else [fetched]:
+            await asyncio.gather(*work(together))
         if time.monotonic() - last_commit > 0.5:
             await consumer.commit()
             last_commit = time.monotonic()

@@ -19,6 +19,8 @@ from worker.kafka.embedded import EmbeddedBroker
 from worker.kafka.topics import ensure_topics
 
 REQUESTS = 3_000
+ONE_BY_ONE = 600
+"""Requests of the loop that takes them one at a time, which is soon known and slow."""
 MESSAGE = "Explain why the retry loop in the payment client ignores its deadline, and mend it. " * 24
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.asyncio(loop_scope="session")]
@@ -49,21 +51,21 @@ async def plain_loop(kind: str, mode: Mode, tmp_path: Path) -> AsyncGenerator[in
         await process.wait()
 
 
-async def microseconds_per_request(pid: int, topics: Topics) -> float:
+async def microseconds_per_request(pid: int, topics: Topics, *, requests: int = REQUESTS) -> float:
     """CPU of the process from the first answered request to the last."""
     await topics.send(request(-1))
     await topics.read_until("bundles", lambda p: len(p.records) >= 1)
     before = cpu_seconds(pid)
     # Offered at a pace, as traffic is; a backlog would flatter whoever batches most.
-    for start in range(0, REQUESTS, 50):
+    for start in range(0, requests, 50):
         await asyncio.gather(
             *(
                 topics.send(request(n, subject="chat", user_message=MESSAGE), key=f"p{n}")
                 for n in range(start, start + 50)
             )
         )
-    await topics.read_until("bundles", lambda p: len(p.records) > REQUESTS, seconds=120)
-    return (cpu_seconds(pid) - before) / REQUESTS * 1e6
+    await topics.read_until("bundles", lambda p: len(p.records) > requests, seconds=120)
+    return (cpu_seconds(pid) - before) / requests * 1e6
 
 
 def without_times(value: bytes) -> dict[str, Any]:
@@ -91,7 +93,7 @@ async def test_worker_cpu_over_a_plain_loop(
 ) -> None:
     figures: dict[str, float] = {}
     answers: dict[str, list[dict[str, Any]]] = {}
-    for kind in ("bare", "full", "worker"):
+    for kind in ("bare", "plain", "full", "worker"):
         mode = Mode(
             name="embedded",
             bootstrap=embedded.bootstrap_servers,
@@ -114,7 +116,8 @@ async def test_worker_cpu_over_a_plain_loop(
                     answers[kind] = await published(topics)
             else:
                 async with plain_loop(kind, mode, tmp_path) as pid:
-                    figures[kind] = await microseconds_per_request(pid, topics)
+                    requests = ONE_BY_ONE if kind == "plain" else REQUESTS
+                    figures[kind] = await microseconds_per_request(pid, topics, requests=requests)
                     if kind == "full":
                         answers[kind] = await published(topics)
     with capsys.disabled():
@@ -122,6 +125,7 @@ async def test_worker_cpu_over_a_plain_loop(
         for kind, figure in figures.items():
             print(f"  {kind:8} {figure:8.0f} us")  # noqa: T201
         print(f"  worker / full loop {figures['worker'] / figures['full']:.2f} (to reach: 1.7)")  # noqa: T201
-        print(f"  worker / bare loop {figures['worker'] / figures['bare']:.2f}")  # noqa: T201
+        for kind in ("plain", "bare"):
+            print(f"  worker / {kind} loop {figures['worker'] / figures[kind]:.2f}")  # noqa: T201
     assert all(figure > 0 for figure in figures.values())
     assert answers["full"] == answers["worker"]
