@@ -55,7 +55,7 @@ def index(
     if not path.is_dir():
         fail(f"{path} is not a folder")
     _check_project(project)
-    from worker.graph_commands import follow_tree, index_tree  # noqa: PLC0415  # stores and parsers load only here
+    from worker.index_commands import follow_tree, index_tree  # noqa: PLC0415  # stores and parsers load only here
 
     if watch:
         talk.print(f"following {path}; interrupt to end", markup=False)

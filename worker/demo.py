@@ -21,7 +21,7 @@ from worker.cli_graph import IndexProgressBar, print_report
 from worker.client import ContextClient
 from worker.demo_requests import HANG_MARK, PROJECT, demo_requests
 from worker.demo_stages import BEFORE, STAGES, STATE_LAYERS, events_of, request_of
-from worker.graph_commands import index_tree
+from worker.index_commands import index_tree
 from worker.kafka.embedded import embedded_broker
 from worker.usage.log import aggregate_usage, read_usage_records
 from worker.usage.report import render_report

@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
-import signal
-from collections.abc import Callable
 from contextlib import aclosing
 from dataclasses import dataclass
 from datetime import datetime
-from pathlib import Path
 from typing import Final
 
 from schemas.codes import Ranking, Relevance, Requester, TaskType
 from schemas.request import AssemblyRequest
 from worker.budget.tokens import counter_for
-from worker.code.indexing import IndexReport, OnProgress, index_project
-from worker.code.watching import watch
 from worker.errors import Unavailable
 from worker.graph.pack_writer import PackHead, write_empty_pack
 from worker.graph.packing import TextSizes
@@ -52,25 +46,6 @@ class PackDelivery:
     """Why it is empty, where it is."""
     unindexed: tuple[str, ...] = ()
     is_relevance_missing: bool = False
-
-
-async def index_tree(settings: Settings, root: Path, project_id: str, on_progress: OnProgress) -> IndexReport:
-    """Make the project's graph that of the tree. Raises as `index_project` does."""
-    async with aclosing(build_graph(settings, Telemetry())) as graph:
-        return await index_project(graph.store, project_id, root, on_progress=on_progress)
-
-
-async def follow_tree(
-    settings: Settings, root: Path, project_id: str, on_change: Callable[[IndexReport | Exception], object]
-) -> None:
-    """Index the tree and follow it until SIGINT or SIGTERM; whatever happens is told to `on_change`."""
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop.set)
-    async with aclosing(build_graph(settings, Telemetry())) as graph:
-        async for outcome in watch(graph.store, project_id, root, stop=stop):
-            on_change(outcome)
 
 
 async def order_pack(settings: Settings, order: PackOrder) -> PackDelivery:

@@ -32,7 +32,7 @@ def load_settings(*, is_service: bool = False) -> Settings:
 
     A command that does one thing speaks for itself, so only warnings and errors are logged beside it.
     """
-    from worker.wiring import read_settings  # noqa: PLC0415  # sources and tokenizers load only where needed
+    from worker.wiring_settings import read_settings  # noqa: PLC0415  # `--help` needs none
 
     try:
         settings = read_settings()

@@ -7,14 +7,11 @@ settings; the commands get them from here.
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Callable
 from contextlib import aclosing
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
-
-from pydantic import ValidationError
 
 from schemas.bundle import ContextBundle
 from schemas.codes import PartName
@@ -56,25 +53,6 @@ from worker.settings import Settings as Settings  # noqa: PLC0414 - the commands
 from worker.telemetry import Telemetry
 from worker.wiring_graph import build_graph
 from worker.wiring_state import build_state
-
-
-def read_settings() -> Settings:
-    """The settings from the environment. Raises ValueError that says in one line what is wrong with them."""
-    known = {f"WORKER_{name.upper()}" for name in Settings.model_fields}
-    for variable in sorted(os.environ):
-        # A group that is misspelt would else be a setting that nobody reads.
-        if variable.startswith("WORKER_") and variable.upper().partition("__")[0] not in known:
-            raise ValueError(
-                f"{variable}: unknown option; known groups and options: {', '.join(sorted(known))}"
-            )
-    try:
-        return Settings()
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        name = "WORKER_" + "__".join(str(part).upper() for part in first["loc"])
-        said = "unknown option" if first["type"] == "extra_forbidden" else first["msg"]
-        msg = f"{name}: {said.removeprefix('Value error, ')}"
-        raise ValueError(msg) from None
 
 
 def content_policy(settings: Settings) -> ContentPolicy:

@@ -8,7 +8,7 @@ import pytest
 from pydantic import BaseModel, SecretStr, ValidationError
 
 from worker.settings import Content, Http, Kafka, Outcomes, Settings, Tracing, read_secret
-from worker.wiring import read_settings
+from worker.wiring_settings import read_settings
 
 
 def groups() -> Iterator[type[BaseModel]]:

@@ -14,7 +14,8 @@ from worker.cli import app
 from worker.demo_requests import PROJECT, inline_pack
 from worker.graph.pack_file import parse_pack
 from worker.logs import mask_url
-from worker.wiring import build_providers, read_settings
+from worker.wiring import build_providers
+from worker.wiring_settings import read_settings
 
 BODY = {"request_id": "r1", "project_id": "p", "volk": "smith", "subject": "chat", "user_message": "Hello"}
 ROOT = Path(__file__).parents[2]
