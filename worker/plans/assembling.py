@@ -25,6 +25,9 @@ def assemble(plan_format: PlanFormat, draft: PlanDraft) -> PlanDocument:
     """The result. Links by place become links by id. O(steps + dependencies)."""
     notes = list(draft.notes)
     steps = draft.steps
+    for criterion in draft.criteria:
+        if criterion.step is not None:
+            steps[criterion.step].verify.append(criterion.text)
     ids = step_ids(draft, notes)
     dependencies = _resolve(draft, notes)
     tree = build_tree(steps)

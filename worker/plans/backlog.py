@@ -116,12 +116,12 @@ def _add(draft: PlanDraft, file: PlanText, configured: Sequence[str], *, is_own:
     _take_sections(file, step)
     place = len(draft.steps)
     criteria = list(_criteria(file, place))
-    step.verify += (criterion.text for criterion in criteria)
     draft.steps.append(step)
     if is_own:
-        draft.goal = step.goal
-        draft.title = step.title
+        draft.goal, draft.title = step.goal, step.title
         draft.criteria += criteria
+    else:
+        step.verify += (criterion.text for criterion in criteria)
 
 
 def _take_sections(file: PlanText, step: StepDraft) -> None:

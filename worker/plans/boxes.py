@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
@@ -131,6 +131,7 @@ def _candidates(plan: PlanText, rules: BoxRules, leave_out: AbstractSet[int]) ->
         boxed.append((place, entry.line, mark, written, split_task(written)))
     leading = [text.leading for *_, text in boxed if text.leading is not None]
     known = families(one.id for one in leading if not one.is_numbered)
+    numbers = Counter(plan.entries[place].number for place, *_ in boxed)
     return [
         _Candidate(
             place=place,
@@ -138,12 +139,20 @@ def _candidates(plan: PlanText, rules: BoxRules, leave_out: AbstractSet[int]) ->
             mark=mark,
             written=written,
             text=text,
-            literal=text.leading.id
-            if text.leading is not None and rules.accept(text.leading, known)
-            else None,
+            literal=_literal(plan.entries[place].number, text, rules, known, numbers),
         )
         for place, line, mark, written, text in boxed
     ]
+
+
+def _literal(
+    number: str, text: TaskText, rules: BoxRules, known: AbstractSet[str], numbers: Mapping[str, int]
+) -> str | None:
+    """The id in the text; else the number of an ordered item, where no other has it."""
+    if text.leading is not None and rules.accept(text.leading, known):
+        return text.leading.id
+    is_usable = number and not rules.needs_id and numbers[number] == 1
+    return number if is_usable else None
 
 
 def _full_text(plan: PlanText, place: int, rest: str) -> tuple[str, int]:
@@ -222,11 +231,9 @@ class _Reader:
 
     def _step(self, candidate: _Candidate, text: str, details: Details) -> StepDraft:
         entry = self._plan.entries[candidate.place]
-        is_struck = candidate.text.is_struck
-        if candidate.literal is None and candidate.text.leading is not None:
+        if candidate.text.leading is not None and candidate.literal != candidate.text.leading.id:
             # What looked like an id belongs to the title.
             text = candidate.written + text.removeprefix(candidate.text.rest)
-            is_struck = False
         group, path = self._plan.group(candidate.place)
         step = StepDraft(
             title="",
@@ -240,7 +247,8 @@ class _Reader:
         rest = self._rules.read_tags(step, text)
         reading = read_mark(
             candidate.mark,
-            f"~~{rest}~~" if is_struck and "~~" not in rest else rest,
+            rest,
+            struck=candidate.text.struck,
             legend=self._plan.legend,
             dialect=self._rules.dialect,
             field=details.status,

@@ -40,7 +40,7 @@ def read_dated(plan: PlanText) -> PlanDraft:
         if entry.kind == "heading" and _TASK_HEADING.match(plain(entry.text[:200]))
     }
     for place in sorted(tasks):
-        _add_task(plan, draft, place, own_entries(plan, place, tasks))
+        _add_task(plan, draft, place, own_entries(plan, place, tasks, with_boxes=True))
     return draft
 
 
@@ -50,10 +50,12 @@ def _add_task(plan: PlanText, draft: PlanDraft, place: int, own: Sequence[int]) 
     starts = [at for at, other in enumerate(own) if _is_step(plan, other)]
     before = own[: starts[0]] if starts else own
     details = read_details(plan.outline, iter(before))
-    reading = read_mark(None, heading.rest, legend=plan.legend, field=details.status, is_heading=True)
+    reading = read_mark(
+        None, heading.rest, legend=plan.legend, field=details.status, is_heading=True, struck=heading.struck
+    )
     group, path = plan.group(place)
     task = StepDraft(
-        title=title_of(reading.title) or title_of(entry.text),
+        title=title_of(reading.title) or plan.heading_name(place),
         line=entry.line,
         printed_id=heading.leading.id if heading.leading is not None else None,
         group=group,

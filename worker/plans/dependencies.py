@@ -11,6 +11,7 @@ from worker.plans.step_ids import listed_ids
 
 _SURE: Final = r"depends?\s+on|depends|dependent\s+on|blocked\s+by|dependenc(?:y|ies)|waits?\s+for"
 _PERHAPS: Final = r"after|requires?|needs?"
+_KEYWORD: Final = re.compile(rf"\b(?:{_SURE}|{_PERHAPS})\b", re.IGNORECASE)
 _BRACKETED: Final = re.compile(
     rf"[(\[](?:[^()\[\]\n]{{0,120}}[;,]\s*)?(?:(?P<sure>{_SURE})|(?:{_PERHAPS}))\b\s*[:：]?\s*(?P<ids>[^()\[\]\n]{{1,300}})[)\]]",
     re.IGNORECASE,
@@ -35,10 +36,13 @@ class Wanted:
 
 def wanted_in_title(text: str) -> Iterator[Wanted]:
     """The dependencies that a task's own line names: `(depends on T010)`, `(after 2.1)`, `requires T3`."""
-    for match in _BRACKETED.finditer(text[:4_000]):
+    text = text[:4_000]
+    if not _KEYWORD.search(text):
+        return
+    for match in _BRACKETED.finditer(text):
         for literal in listed_ids(match["ids"]).ids:
             yield Wanted(literal, match["sure"] is not None)
-    for match in _IN_PROSE.finditer(_BRACKETED.sub(" ", text[:4_000])):
+    for match in _IN_PROSE.finditer(_BRACKETED.sub(" ", text)):
         for literal in listed_ids(match["ids"]).ids:
             yield Wanted(literal, is_sure=False)
 

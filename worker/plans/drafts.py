@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import islice
+from typing import Final
 
 from schemas.codes import StepStatus
 from worker.code.documents.results import Decision
@@ -12,6 +14,9 @@ from worker.plans.fields import Details, cited_requirements
 from worker.plans.marks import MarkReading
 from worker.plans.paths import paths_in
 from worker.plans.results import PlanNote, Raw
+
+MAX_DEPENDENCIES: Final = 200
+"""Of one line; a longer list is a list of something else."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -49,7 +54,7 @@ class StepDraft:
         """Add what the lines below the step say."""
         unexpanded = list(details.unexpanded)
         for listed in details.dependencies:
-            self.wanted += wanted_in_field(listed, unexpanded)
+            self.wanted += islice(wanted_in_field(listed, unexpanded), MAX_DEPENDENCIES)
         notes += (PlanNote(kind="range_unexpanded", line=self.line, text=text) for text in unexpanded)
         self.requirements += details.requirements
         self.requirement_notes += details.requirement_notes
@@ -63,7 +68,7 @@ class StepDraft:
     def take_title(self, text: str) -> None:
         """Add what the task's own line names: files, dependencies, requirements."""
         self.files += paths_in(text)
-        self.wanted += wanted_in_title(text)
+        self.wanted += islice(wanted_in_title(text), MAX_DEPENDENCIES)
         self.requirements += (literal for literal in cited_requirements(text) if literal != self.printed_id)
 
     def mark(self, reading: MarkReading, notes: list[PlanNote]) -> None:

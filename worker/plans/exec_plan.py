@@ -52,7 +52,7 @@ def read_exec_plan(plan: PlanText) -> PlanDraft:
     )
     verify = _validation(plan, headings)
     for step in draft.steps:
-        remaining = _REMAINING.search(step.title)
+        remaining = _REMAINING.search(step.raw.words)
         if remaining:
             step.actions.append(title_of(remaining["rest"]))
         if step.status != "done":

@@ -59,6 +59,7 @@ _REQUIREMENT_WORD: Final = re.compile(r"\A(?:requirements?|reqs?\.?)\s+", re.IGN
 _PART: Final = re.compile(r"[,;](?![^()]*\))")
 _WHOLE: Final = re.compile(r"(?P<first>\d{1,6})(?:\s*[-–—]\s*(?P<last>\d{1,6}))?\Z")
 _CITED: Final = re.compile(r"(?:FR|NFR|REQ|SC|AC|UR|SR|BR|R)-[A-Z0-9.-]*\d[a-z]?")
+_CITED_START: Final = re.compile(r"\b(?:FR|NFR|REQ|SC|AC|UR|SR|BR|R)-")
 _MAX_RANGE: Final = 500
 _MAX_LINE_CHARS: Final = 2_000
 
@@ -175,6 +176,20 @@ def _keep_property(match: re.Match[str]) -> str:
     return match[0] if _PROPERTY.match(match["name"] or match["bold"]) else ""
 
 
+def split_fields(text: str) -> tuple[str, Details]:
+    """A line without the fields that stand in italics or bold type in it, and what those say."""
+    details = Details()
+
+    def take(match: re.Match[str]) -> str:
+        name = _NAMES.get((match["name"] or match["bold"]).strip().lower())
+        if name is None:
+            return match[0]
+        details.add(name, match["value"] or match["bold_value"])
+        return ""
+
+    return _EMPHASISED.sub(take, text).strip(), details
+
+
 def field_name(label: str) -> FieldName | None:
     """The field that a label names, markup, case and a remark in brackets aside."""
     folded = re.sub(r"\s*\([^()]*\)\Z", "", label.strip("*_` ")).strip().lower()
@@ -224,5 +239,7 @@ def _whole_numbers(match: re.Match[str], unexpanded: list[str]) -> list[str]:
 
 def cited_requirements(text: str) -> tuple[str, ...]:
     """Ids that a title cites, where their letters leave no doubt that they name requirements."""
+    if not _CITED_START.search(text):
+        return ()
     ids, _ = read_ids(text[:_MAX_LINE_CHARS])
     return tuple(literal for literal in ids if _CITED.fullmatch(literal) and is_requirement_id(literal))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
+from worker.code.documents.text_yaml import text_of
 from worker.code.documents.wording import plain
 from worker.plans.boxes import BoxRules, read_boxes
 from worker.plans.drafts import CriterionDraft, PlanDraft, StepDraft
@@ -13,14 +14,15 @@ from worker.plans.headings import heading_steps
 from worker.plans.marks import read_mark
 from worker.plans.outline import Entry
 from worker.plans.plan_text import PlanText, is_criteria_heading
+from worker.plans.pointers import file_status
 from worker.plans.results import PlanNote
 from worker.plans.statuses import said_status
 from worker.plans.tables import table_steps
 from worker.plans.titles import split_task, title_of
 
 _KEYWORD: Final = re.compile(
-    r"\W*(?:(?:phase|step|task|milestone|day|week|sprint|stage|iteration|fase|etapa|фаза|этап)\s*#?\s*"
-    r"(?:\d{1,4}(?:\.\d{1,4})*[a-z]?|[IVX]{1,4}|[A-Z])\b|(?:阶段|階段|第|フェーズ|ステップ|步骤|단계)\s*\d|M\d{1,3}\b)",
+    r"\W*(?:(?:phase|step|task|milestone|day|week|sprint|stage|iteration|fase|etapa|фаза|этап)"
+    r"(?:\s*#?\s*\d{1,4}(?:\.\d{1,4})*[a-z]?|\s+(?-i:[IVX]{1,4}|[A-Z]))\b|(?:阶段|階段|第|フェーズ|ステップ|步骤|단계)\s*\d|M\d{1,3}\b)",
     re.IGNORECASE,
 )
 _NUMBERED: Final = re.compile(_KEYWORD.pattern + r"|\W*\d{1,3}(?:\.\d{1,3})*[a-z]?[.)]?\s", re.IGNORECASE)
@@ -81,7 +83,9 @@ def _with_owners(
 
 
 def _by_heading(plan: PlanText, notes: list[PlanNote]) -> list[StepDraft]:
-    steps = heading_steps(plan, _KEYWORD, notes=notes)
+    inherited = file_status(plan)
+    raw = text_of(plan.source.front.get("status")) if inherited else ""
+    steps = heading_steps(plan, _KEYWORD, inherited=inherited, raw=raw, notes=notes)
     if steps:
         return steps
     found: list[PlanNote] = []
@@ -136,7 +140,11 @@ def _item_step(plan: PlanText, place: int, notes: list[PlanNote], *, number: boo
     if parts.leading is not None and parts.leading.is_marked_off:
         literal, text = parts.leading.id, parts.rest
     reading = read_mark(
-        None, text, legend=plan.legend, field=details.status, inherited=plan.heading_status(place)
+        None,
+        text,
+        legend=plan.legend,
+        field=details.status,
+        inherited=plan.heading_status(place) or file_status(plan),
     )
     group, path = plan.group(place)
     step = StepDraft(

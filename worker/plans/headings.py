@@ -51,8 +51,8 @@ def heading_steps(
     return steps
 
 
-def own_entries(plan: PlanText, place: int, chosen: set[int]) -> list[int]:
-    """What stands below a heading and not below another step."""
+def own_entries(plan: PlanText, place: int, chosen: set[int], *, with_boxes: bool = False) -> list[int]:
+    """What stands below a heading and not below another step; without boxes where those are criteria."""
     own: list[int] = []
     end = 0
     for other in plan.outline.below(place):
@@ -61,7 +61,8 @@ def own_entries(plan: PlanText, place: int, chosen: set[int]) -> list[int]:
         if other in chosen:
             end = plan.outline.end[other]
             continue
-        own.append(other)
+        if with_boxes or plan.entries[other].mark is None:
+            own.append(other)
     return own
 
 
@@ -78,7 +79,13 @@ def _heading_step(
     task = split_task(entry.text)
     details = read_details(plan.outline, iter(own))
     reading = read_mark(
-        None, task.rest, legend=plan.legend, field=details.status, inherited=inherited, is_heading=True
+        None,
+        task.rest,
+        legend=plan.legend,
+        field=details.status,
+        inherited=inherited,
+        is_heading=True,
+        struck=task.struck,
     )
     group, path = plan.group(place)
     literal = None
@@ -86,7 +93,7 @@ def _heading_step(
         word = task.leading.word
         literal = f"{word.capitalize()} {task.leading.id}" if word else task.leading.id
     step = StepDraft(
-        title=title_of(reading.title) or title_of(entry.text),
+        title=title_of(reading.title) or plan.heading_name(place),
         line=entry.line,
         printed_id=literal,
         group=group,

@@ -15,6 +15,7 @@ from worker.plans.assembling import MAX_EDGES
 from worker.plans.boxes import BoxRules, read_boxes
 from worker.plans.dependencies import Wanted
 from worker.plans.drafts import PlanDraft, StepDraft
+from worker.plans.fields import split_fields
 from worker.plans.plan_text import PlanText
 from worker.plans.results import PlanNote
 from worker.plans.step_ids import LeadingId
@@ -36,7 +37,10 @@ def is_kiro(path: str, text: str) -> bool:
 
 def read_kiro(plan: PlanText, siblings: Mapping[str, str]) -> PlanDraft:
     """The tasks; links to criteria that the requirements beside them do not have are noted. O(n)."""
-    boxes = read_boxes(plan, BoxRules(dialect="kiro", needs_id=True, depth_from_id=True, accept=_accept))
+    boxes = read_boxes(
+        plan,
+        BoxRules(dialect="kiro", needs_id=True, depth_from_id=True, accept=_accept, read_tags=_read_fields),
+    )
     draft = PlanDraft(
         title=plan.title(),
         goal=plan.goal(),
@@ -55,6 +59,13 @@ def read_kiro(plan: PlanText, siblings: Mapping[str, str]) -> PlanDraft:
 def _accept(leading: LeadingId, known: AbstractSet[str]) -> bool:
     del known
     return leading.is_numbered or leading.is_marked_off
+
+
+def _read_fields(step: StepDraft, rest: str) -> str:
+    """Fields may stand behind the title, on the same line."""
+    text, details = split_fields(rest)
+    step.take(details, [])
+    return text
 
 
 def _known_requirements(siblings: Mapping[str, str]) -> frozenset[str] | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
@@ -42,7 +41,6 @@ _SAID_BY_WORDS: Final[Mapping[str, frozenset[StepStatus]]] = {
     "~": frozenset({"deferred", "skipped", "active", "blocked"}),
 }
 _GUESSES: Final[Mapping[str, StepStatus]] = {"-": "skipped", "~": "active"}
-_STRUCK_ID: Final = re.compile(r"[\s*_]*~~(?P<id>[^~\s]{1,40})~~")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,17 +66,26 @@ def read_mark(
     details: str = "",
     inherited: StepStatus | None = None,
     is_heading: bool = False,
+    struck: str = "",
 ) -> MarkReading:
     """The status of an item, by the first of these that speaks.
 
     `text` is the item's without its id, `field` what an explicit status field says, `details` the lines below
     it, in which a mark without meaning of its own is explained; `inherited` is the status of the heading, for
-    items without mark. An item of which nothing speaks is pending.
+    items without mark; `struck` is the text, or the id, that is struck through. An item of which nothing
+    speaks is pending.
     """
     said = said_status(text, is_heading=is_heading)
-    title = said.rest if said is not None and said.rest else text
+    title = said.rest if said is not None else text
     by_mark = _by_table(mark, dialect)
-    found = _first(mark, text, said, legend=legend, dialect=dialect, field=field, details=details)
+    by_legend = legend.status(mark) if mark is not None else None
+    by_field = status_in_field(field, legend)
+    if by_legend is not None:
+        found = by_legend, ""
+    elif by_field is not None:
+        found = by_field, field.strip()
+    else:
+        found = ("skipped", struck) if struck else _in_words(mark, f"{text}\n{details}", said, dialect)
     if found is not None:
         status, words = found
         return MarkReading(
@@ -97,29 +104,14 @@ def read_mark(
     return MarkReading(status=by_sign, raw=Raw(mark=mark), title=title, is_guess=by_sign == "unknown")
 
 
-def _first(
-    mark: str | None,
-    text: str,
-    said: SaidStatus | None,
-    *,
-    legend: Legend,
-    dialect: Dialect,
-    field: str,
-    details: str,
+def _in_words(
+    mark: str | None, text: str, said: SaidStatus | None, dialect: Dialect
 ) -> tuple[StepStatus, str] | None:
-    by_legend = legend.status(mark) if mark is not None else None
-    if by_legend is not None:
-        return by_legend, ""
-    by_field = status_in_field(field, legend)
-    if by_field is not None:
-        return by_field, field.strip()
+    """What the item's own words say; for a mark without meaning of its own those anywhere in it."""
     if said is not None:
         return said.status, said.words
-    struck = _STRUCK_ID.match(text)
-    if struck:
-        return "skipped", struck[0].strip()
     if mark in _SAID_BY_WORDS and mark not in _DIALECTS[dialect]:
-        return status_in_words(f"{text}\n{details}", _SAID_BY_WORDS[mark])
+        return status_in_words(text, _SAID_BY_WORDS[mark])
     return None
 
 

@@ -10,8 +10,9 @@ from worker.code.documents.text_yaml import text_of
 from worker.plans.boxes import BoxRules, read_boxes
 from worker.plans.drafts import PlanDraft
 from worker.plans.headings import heading_steps
-from worker.plans.marks import CLOSED, status_in_field
+from worker.plans.marks import CLOSED
 from worker.plans.plan_text import PlanText, open_plan
+from worker.plans.pointers import file_status
 from worker.plans.results import Raw
 
 _PATH: Final = re.compile(
@@ -49,8 +50,8 @@ def read_openspec(plan: PlanText, siblings: Mapping[str, str]) -> PlanDraft:
         draft.steps, draft.criteria = boxes.steps, boxes.criteria
         draft.notes += boxes.notes
     else:
-        raw = text_of(plan.source.front.get("status"))
-        inherited = status_in_field(raw, plan.legend) if raw else None
+        inherited = file_status(plan)
+        raw = text_of(plan.source.front.get("status")) if inherited else ""
         draft.steps = heading_steps(plan, _LOWEST, inherited=inherited, raw=raw, notes=draft.notes)
     if draft.is_closed:
         for step in draft.steps:

@@ -25,6 +25,7 @@ _ITEM: Final = re.compile(r"(?P<indent>\s*)(?:[-*+•]|(?P<number>\d{1,9})[.)])(
 _BOX: Final = re.compile(r"`?\[(?P<mark>[^\[\]\w]{0,3}|[\w])\]`?(?P<star>\*(?!\*))?(?:\s+|\Z)(?P<rest>.*)\Z")
 _LETTER_MARKS: Final = frozenset("xXvхХ")
 _INDENT: Final = re.compile(r"\s*")
+_TAG: Final = re.compile(r"</?[A-Za-z][\w-]*(?:\s[^<>]*)?/?>\Z")
 _LABEL_START: Final = re.compile(r"[*_]{2}[^*_\n]{1,60}[*_]{2}|_[A-Z]\w*:|#{1,6}\s")
 
 
@@ -91,9 +92,7 @@ class _Reader:
         self._items: list[int] = []
 
     def read(self) -> Outline:
-        blocks = {
-            block.start: block for block in self._source.markdown.blocks if block.kind in {"heading", "row"}
-        }
+        blocks = {block.start: block for block in self._source.headings_and_rows()}
         fences = {fence.start: fence for fence in self._source.fences}
         is_after_blank = True
         skip_to = 0
@@ -101,7 +100,7 @@ class _Reader:
             block = blocks.get(number)
             if number < skip_to:
                 continue
-            if block is not None and not block.is_quoted:
+            if block is not None:
                 skip_to = block.end + 1
                 self._add_heading(block) if block.kind == "heading" else self._add_row(block)
             elif number in fences:
@@ -185,8 +184,8 @@ class _Reader:
 
     def _add_text(self, number: int, line: str, *, is_after_blank: bool) -> None:
         text = line.strip()
-        if text.startswith(("|", ">")) or _is_rule(line):
-            # The head of a table, a quotation, a rule.
+        if text.startswith(("|", ">")) or _is_rule(line) or _TAG.match(text):
+            # The head of a table, a quotation, a rule, a tag around other lines.
             return
         indent = _columns(line)
         if is_after_blank or _LABEL_START.match(text):

@@ -23,7 +23,8 @@ from worker.plans.titles import title_of
 _WORK_HEADING: Final = re.compile(
     r"[\W_]*(?:(?:phase|step|task|milestone|day|week|sprint|stage|iteration|fase|etapa|etappe|étape"
     r"|фаза|этап|giai đoạn"
-    r"|work package)\s*#?\s*(?:\d|[IVX]{1,4}\b|[A-Z]\b)|(?:阶段|階段|第|フェーズ|ステップ|步骤|단계)\s*\d"
+    r"|work package)(?:\s*#?\s*\d|\s+(?-i:[IVX]{1,4}|[A-Z])\b)"
+    r"|(?:阶段|階段|第|フェーズ|ステップ|步骤|단계)\s*\d"
     r"|\d{1,3}(?:\.\d{1,3})*[a-z]?[.):：\s]"
     r"|(?:M|WP|P|T)-?\d{1,4}\b)",
     re.IGNORECASE,
@@ -143,7 +144,7 @@ class PlanText:
         """The decisions that the file lists."""
         if not may_hold_decisions(self.source.text):
             return ()
-        return tuple(find_decisions(self.path, self.source.markdown)[0])
+        return tuple(find_decisions(self.path, self.source.parse())[0])
 
     def criteria_scope(self) -> list[bool]:
         """Of each entry whether it stands below "Acceptance criteria", "Checklist" and the like. O(n).

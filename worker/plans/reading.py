@@ -19,6 +19,7 @@ from worker.plans.kiro import is_kiro, read_kiro
 from worker.plans.memory_bank import is_memory_bank, read_memory_bank
 from worker.plans.openspec import is_openspec, read_openspec
 from worker.plans.plan_text import PlanText, open_plan
+from worker.plans.pointers import find_pointer, is_closed
 from worker.plans.results import PlanDocument, PlanFormat, PlanNote
 from worker.plans.spec_kit import is_spec_kit, read_spec_kit
 from worker.plans.task_master import parse_task_master, read_task_master
@@ -74,6 +75,9 @@ def detect(path: str, text: str) -> PlanFormat:
 
 def _read(plan_format: PlanFormat, plan: PlanText, siblings: Mapping[str, str]) -> PlanDocument:
     draft = _draft(plan_format, plan, siblings)
+    draft.is_closed = draft.is_closed or is_closed(plan)
+    if draft.pointer is None:
+        draft.pointer = find_pointer(plan, draft.steps)
     if plan_format in _NEEDS_STEPS and not draft.steps:
         unknown = _unknown(plan.source.text, "no steps")
         return replace(unknown, title=draft.title, notes=(*unknown.notes, *plan.source.notes))

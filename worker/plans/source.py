@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from worker.code.documents.markdown import Markdown, clean, parse_markdown
+from worker.code.documents.markdown import Block, Markdown, clean, parse_markdown
 from worker.code.documents.text_yaml import load_front_matter
 from worker.plans.results import PlanNote
 
@@ -24,6 +24,10 @@ _CLOSING: Final = re.compile(r"\s*(?P<run>`{3,}|~{3,})\s*\Z")
 _SPAN_OR_COMMENT: Final = re.compile(
     r"(?<!`)(?P<ticks>`{1,3})(?!`)[^`\n]{1,300}(?P=ticks)(?!`)|(?P<comment><!--)"
 )
+_ITEM_OR_QUOTE: Final = re.compile(r"\s*(?:[-*+]|\d{1,9}[.)])\s|\s*>")
+_UNDERLINE: Final = re.compile(r" {0,3}(?:=+|-+)\s*\Z")
+_ABOVE_UNDERLINE: Final = 2
+"""Of two lines above an underline the title is not made: the tree sees a paragraph with a rule below."""
 _NO_FRONT_MATTER: Final = re.compile(r"\s*[-*+]\s+\[.\]\s|#{2,6}\s")
 _OPEN_QUESTION: Final = re.compile(r"\[NEEDS CLARIFICATION[:：]?\s*(?P<question>[^\]\n]{0,300})")
 
@@ -50,9 +54,16 @@ class Source:
     fences: Sequence[Fence]
     front: Mapping[str, object]
     """The front matter's fields."""
-    markdown: Markdown
-    """The blocks of the visible text."""
     notes: tuple[PlanNote, ...]
+
+    def parse(self) -> Markdown:
+        """The blocks of the visible text: all of them, so that it costs more than all else here."""
+        return parse_markdown("\n".join(_without_rule(self.visible)))
+
+    def headings_and_rows(self) -> Iterator[Block]:
+        """The headings and table rows. Lists and paragraphs, most of a plan, stay out of the tree."""
+        tree = parse_markdown("\n".join(_without_rule(_headings_and_tables(self.visible))))
+        return (block for block in tree.blocks if block.kind in {"heading", "row"} and not block.is_quoted)
 
 
 def read_source(text: str) -> Source:
@@ -75,10 +86,28 @@ def read_source(text: str) -> Source:
         visible=visible,
         fences=fences,
         front=load_front_matter(front) if front_lines else {},
-        # A rule on the first line would be read as the beginning of front matter once more.
-        markdown=parse_markdown("\n".join(("", *visible[1:]) if lines[0].rstrip() == "---" else visible)),
         notes=tuple(notes),
     )
+
+
+def _without_rule(lines: Sequence[str]) -> Sequence[str]:
+    """The lines; a rule on the first one would be read as the beginning of front matter once more."""
+    return ("", *lines[1:]) if lines[0].rstrip() == "---" else lines
+
+
+def _headings_and_tables(lines: Sequence[str]) -> list[str]:
+    """The lines that may belong to a heading or a table, the others blank."""
+    kept = [""] * len(lines)
+    for number, line in enumerate(lines):
+        if "|" in line and not _ITEM_OR_QUOTE.match(line):
+            # A table in a list is indented, and a code block without the list around it.
+            kept[number] = line.strip()
+        elif line.lstrip(" ").startswith("#"):
+            kept[number] = line
+        elif _UNDERLINE.match(line):
+            first = max(number - _ABOVE_UNDERLINE, 0)
+            kept[first : number + 1] = lines[first : number + 1]
+    return kept
 
 
 def _front_matter_lines(lines: Sequence[str]) -> int:

@@ -87,6 +87,10 @@ _AT_START: Final = re.compile(
     rf"(?:{_BRACKET}|(?P<sign>[{_SIGN}])|[*_]{{2}}(?P<bold>{_UPPER})\s*[:：—–-]?[*_]{{2}}"
     rf"|[—–-]?\s*(?P<upper>{_UPPER})(?=\s*[:：—–]|\s+-\s|\s*\Z))\s*[:：—–-]*\s*"
 )
+_HALF_DONE: Final = re.compile(
+    r"\((?:done|completed)\s*:[^()\n]{1,300}?\b(?:remaining|left|to do|todo)\s*:[^()\n]{1,300}\)\s*\Z",
+    re.IGNORECASE,
+)
 _STRUCK: Final = re.compile(r"[\s*_]*~~(?P<text>[^~]+)~~[\s*_.]*\Z")
 _TAIL_CHARS: Final = 400
 _VARIATION: Final = "\ufe0f"
@@ -150,6 +154,9 @@ def said_status(text: str, *, is_heading: bool = False) -> SaidStatus | None:
     struck = _STRUCK.match(text)
     if struck:
         return SaidStatus("skipped", text[:_TAIL_CHARS], struck["text"].strip())
+    half = _HALF_DONE.search(text[-_TAIL_CHARS:])
+    if half:
+        return SaidStatus("active", half[0], text.removesuffix(half[0]).strip())
     start = _AT_START.match(text)
     if start:
         return _said(start, text[start.end() :])

@@ -18,7 +18,8 @@ _START: Final = re.compile(
     r"(?P<close>[*_`~\])]*)(?P<sign>\s*[:：.)—–]+[*_`~]*|\s+[—–-](?=\s))?(?P<gap>\s*)",
     re.IGNORECASE,
 )
-_MAX_RANGE: Final = 500
+_MAX_RANGE: Final = 100
+"""A longer range is given by its two ends."""
 _TOKEN: Final = rf"(?:#?{LETTERED}|{NUMBERED})"
 _LISTED: Final = re.compile(
     rf"(?<![\w.-])(?P<word>{_WORDS})?(?P<first>(?:[A-Za-z][A-Za-z0-9]{{0,11}}?[-_.]?)?\d{{1,9}}(?:\.\d{{1,9}}){{0,8}}[a-z]?)"

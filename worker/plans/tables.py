@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Final
 
 from worker.code.documents.wording import plain
@@ -15,6 +16,7 @@ from worker.plans.marks import read_mark
 from worker.plans.outline import Entry
 from worker.plans.paths import listed_paths
 from worker.plans.plan_text import PlanText
+from worker.plans.pointers import file_status
 from worker.plans.results import PlanNote
 from worker.plans.titles import split_task, title_of
 
@@ -100,6 +102,13 @@ def _columns_of(rows: Sequence[Entry]) -> _Columns | None:
     cells = [row.block.cells for row in rows if row.block is not None]
     boxes = (n for n in range(len(block.header)) if all(n < len(c) and _BOX.match(c[n]) for c in cells))
     box = next(boxes, None)
+    if "id" not in places:
+        with_ids = (
+            n
+            for n in range(len(block.header))
+            if n not in places.values() and all(n < len(c) and _TASK_ID.match(plain(c[n])) for c in cells)
+        )
+        places.update(("id", n) for n in islice(with_ids, 1))
     if "title" not in places:
         others = (n for n in range(len(block.header)) if n not in places.values() and n != box)
         first = next(others, None)
@@ -147,7 +156,7 @@ def _row_step(plan: PlanText, place: int, columns: _Columns, notes: list[PlanNot
         text,
         legend=plan.legend,
         field="" if in_status else status,
-        inherited=plan.heading_status(place),
+        inherited=plan.heading_status(place) or file_status(plan),
     )
     step.title = title_of(reading.title) or title_of(text)
     step.mark(reading, notes)

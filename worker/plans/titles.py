@@ -27,8 +27,8 @@ class TaskText:
     leading: LeadingId | None
     rest: str
     """What follows the id, its markup as written."""
-    is_struck: bool
-    """Whether all of the text, or its id, is struck through."""
+    struck: str
+    """The text, or the id, where it is struck through, as written."""
 
 
 def split_task(text: str) -> TaskText:
@@ -39,9 +39,10 @@ def split_task(text: str) -> TaskText:
     sign = _LEADING_SIGN.match(text)
     leading = leading_id(sign["rest"] if sign else text)
     if leading is None:
-        return TaskText(leading=None, rest=text, is_struck=struck is not None)
+        return TaskText(leading=None, rest=text, struck=struck[0].strip() if struck else "")
     rest = f"{sign['sign']} {leading.rest}" if sign else leading.rest
-    return TaskText(leading=leading, rest=rest, is_struck=struck is not None or leading.is_struck)
+    by_id = f"~~{leading.id}~~" if leading.is_struck else ""
+    return TaskText(leading=leading, rest=rest, struck=struck[0].strip() if struck else by_id)
 
 
 def title_of(text: str) -> str:

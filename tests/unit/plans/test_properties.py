@@ -1,0 +1,209 @@
+"""What holds for every text, however odd."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from types import FrameType
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from worker.plans.hand_offs import read_hand_off
+from worker.plans.reading import read_plan
+from worker.plans.results import PlanDocument
+from worker.plans.wire import to_handoff_data, to_plan
+
+PATHS = (
+    None,
+    "PLAN.md",
+    ".kiro/specs/f/tasks.md",
+    "specs/001-x/tasks.md",
+    "openspec/changes/c/tasks.md",
+    "openspec/changes/archive/2026-01-01-c/tasks.md",
+    "docs/superpowers/plans/2026-01-01-x.md",
+    ".planning/ROADMAP.md",
+    ".planning/phases/01-a/01-01-PLAN.md",
+    "memory-bank/activeContext.md",
+    "backlog/tasks/back-1 - x.md",
+    "x.json",
+)
+PIECES = (
+    *(
+        "- [ ] ",
+        "- [x] ",
+        "- [-] ",
+        "- [~] ",
+        "- [/] ",
+        "* [X] ",
+        "1. ",
+        "2) ",
+        "- ",
+        "  ",
+        "\t",
+        "    ",
+        "- [ ]* ",
+    ),
+    *("T001 ", "T002 ", "1.1 ", "1. ", "2.1 ", "[P] ", "[US1] ", "**Step 1: a** ", "Task 1: ", "Phase 2 "),
+    *("(depends on T001, T002)", "(after 1.1)", "requires T002", "Depends on: 1-3", "Blocked by: 2.1–2.9"),
+    *(
+        " — DEFERRED",
+        "(SKIPPED: x)",
+        "✅",
+        "~~old~~",
+        "IN PROGRESS",
+        "(blocked)",
+        "Status: active",
+        "Status: done",
+    ),
+    *("# ", "## ", "### ", "## Phase 1: a ✅", "## Progress", "## Decision Log", "## Acceptance criteria"),
+    *(
+        "## Legend",
+        "- [S] skipped",
+        "`[~]` = deferred",
+        "```",
+        "````",
+        "~~~",
+        "<!--",
+        "-->",
+        "> ",
+        "---",
+        "***",
+    ),
+    *(
+        "| Task | Status |",
+        "|---|---|",
+        "| a | done |",
+        "| [x] | T001 |",
+        "\\|",
+        "_Requirements: 1.1–1.3, All_",
+    ),
+    *(
+        "**Files:** `a.py:3`",
+        "**Goal:** win",
+        "Next steps",
+        "## Next",
+        '<task type="auto"><name>a</name></task>',
+    ),
+    *(
+        "\0",
+        "\ufeff",
+        "\u00a0",
+        "\ud800",
+        "x",
+        "é",
+        "需求",
+        "Current Focus",
+        "[NEEDS CLARIFICATION: why]",
+        "{",
+        "}",
+    ),
+)
+LINES = st.lists(st.sampled_from(PIECES) | st.text(max_size=6), max_size=6).map("".join)
+TEXTS = st.lists(LINES, max_size=25).flatmap(
+    lambda lines: st.sampled_from(["\n", "\r\n", "\n\n", "\r"]).map(lambda e: e.join(lines))
+)
+
+
+@given(st.sampled_from(PATHS), TEXTS)
+@settings(max_examples=100, deadline=None)
+def test_every_text_gives_a_document_whose_parts_agree(path: str | None, text: str):
+    document = read_plan(path, text)
+    _check(document)
+    assert read_plan(path, text) == document
+    plan = to_plan(document, "p", path)
+    assert plan.model_validate_json(plan.model_dump_json()) == plan
+
+
+@given(st.text(max_size=400))
+@settings(max_examples=40, deadline=None)
+def test_text_that_is_no_plan_never_raises(text: str):
+    _check(read_plan("notes.md", text))
+    read_hand_off("HANDOFF.md", text)
+
+
+@given(TEXTS)
+@settings(max_examples=40, deadline=None)
+def test_every_text_gives_a_hand_off_or_none(text: str):
+    document = read_hand_off("HANDOFF.md", f"## Done\n{text}\n## Next\n{text}")
+    if document is not None:
+        data = to_handoff_data(document)
+        assert data.model_validate_json(data.model_dump_json()) == data
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from(" x/-~!"), st.sampled_from("abc"), st.integers(0, 2)), max_size=15),
+    st.data(),
+)
+@settings(max_examples=40, deadline=None)
+def test_a_derived_id_does_not_change_with_marks_or_other_steps(
+    rows: list[tuple[str, str, int]], data: st.DataObject
+):
+    def written(kept: list[tuple[str, str, int]]) -> str:
+        return "# Plan\n" + "".join(f"- [{mark}] {word * 3} {n}\n" for mark, word, n in kept)
+
+    before = read_plan("PLAN.md", written(rows))
+    marks = data.draw(st.lists(st.sampled_from(" x/!"), min_size=len(rows), max_size=len(rows)))
+    changed = [(mark, word, n) for mark, (_, word, n) in zip(marks, rows, strict=True)]
+    after = read_plan("PLAN.md", written([*changed, (" ", "z", 9)]))
+    assert [one.id for one in after.steps[: len(rows)]] == [one.id for one in before.steps]
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda n: "".join(f"- [ ] T{i:05} [P] do {i} (depends on T{i - 1:05})\n" for i in range(n)),
+        lambda n: "".join("  " * (i % 40) + f"- [ ] level {i}\n" for i in range(n)),
+        lambda n: "".join(f"{'#' * (1 + i % 6)} Phase {i}: a ✅\nsome text\n" for i in range(n)),
+        lambda n: "| Task | Status |\n|---|---|\n" + "| a \\| b | done |\n" * n,
+        lambda n: "".join(f"## Task {i}: a\n- [ ] **Step 1: b**\nRun: `x`\n" for i in range(n)),
+        lambda n: "- [ ] a\n```\n" * n,
+        lambda n: "- [ ] a <!-- b\n" * n,
+        lambda n: "Legend:\n- [ ] a\n" * n,
+        lambda n: (
+            "- [ ] " + "words and so on, and more of them to wrap over the line and " + "\n  more text" * n
+        ),
+    ],
+    ids=["tasks", "nested", "headings", "table", "dated", "fences", "comments", "legends", "wrapped"],
+)
+def test_twice_the_text_takes_about_twice_the_calls(make: Callable[[int], str]):
+    small, large = (_calls(make(n)) for n in (150, 300))
+    assert large <= 2.4 * small
+
+
+def _calls(text: str) -> int:
+    """How many functions are called; unlike a time it is the same on every machine."""
+    count = 0
+
+    def see(frame: FrameType, event: str, argument: object) -> None:
+        nonlocal count
+        del frame, argument
+        count += event in {"call", "c_call"}
+
+    before = sys.getprofile()
+    sys.setprofile(see)
+    try:
+        read_plan("PLAN.md", text)
+    finally:
+        sys.setprofile(before)
+    return count
+
+
+def _check(document: PlanDocument) -> None:
+    ids = [one.id for one in document.steps]
+    assert len(set(ids)) == len(ids)
+    by_id = {one.id: one for one in document.steps}
+    for place, one in enumerate(document.steps):
+        assert one.parent is None or ids.index(one.parent) < place
+        assert all(other in by_id for other in one.depends_on)
+    if document.active is not None:
+        active = by_id[document.active]
+        assert active.status not in {"done", "skipped", "deferred"}
+        assert not active.optional or active.status == "active"
+    for other in (*document.also_active, *document.parallel_with, *document.next):
+        assert by_id[other].status not in {"done", "skipped", "deferred"}
+    assert 0 <= document.progress.done <= document.progress.closed <= document.progress.total
+    lines = [note.line for note in document.notes]
+    assert lines == sorted(lines)
+    assert document.format != "unknown_format" or (document.notes and not document.steps)
