@@ -101,6 +101,8 @@ def _kafka_properties(place: Place) -> str:
         "auto.create.topics.enable": "false",
         # Nobody waits three seconds for members that will not come.
         "group.initial.rebalance.delay.ms": 0,
+        # Whoever kills a worker waits for its session, at least six seconds unless this says otherwise.
+        "group.min.session.timeout.ms": 2_000,
         # A single broker can hold one copy of anything.
         "default.replication.factor": 1,
         "min.insync.replicas": 1,

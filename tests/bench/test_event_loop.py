@@ -1,11 +1,19 @@
-"""How long the event loop is held up by heavy assemblies, beside one tokenisation of what they become."""
+"""How long the event loop is held up by heavy assemblies, beside one tokenisation of what they become.
+
+Three clocks, for the longest turn of the loop: the wall; what this process computed meanwhile, in whatever
+thread, so what may have kept the interpreter's lock from the loop; and what the loop's own thread computed.
+The first also holds what other processes took, so the second is the one that counts: to reach are 50 ms.
+Each case runs a few times and its least counts, since noise only adds.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import gc
+import math
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from sysconfig import get_path
 from typing import Any
@@ -24,14 +32,22 @@ from worker.settings import Settings
 from worker.stores.sqlite_graph import SqliteGraphStore
 from worker.wiring_sync import build_syncs
 
+PROSE = "The retry loop ignores the deadline of the payment client, as nobody had asked for one. " * 11_500
+DIFF = "".join(
+    f"diff --git a/src/m{n}.py b/src/m{n}.py\n--- a/src/m{n}.py\n+++ b/src/m{n}.py\n"
+    f"@@ -{n},20 +{n},20 @@ def step_{n}\n" + f"-    return retry({n})\n+    return retry({n + 1})\n" * 20
+    for n in range(900)
+)
 CODE = "def retry(deadline: float) -> None:\n    while time() < deadline:\n        attempt()\n\n" * 4_000
 HAN = "重试循环忽略了支付客户端的截止日期请解释原因并修复它" * 8_000
 EMOJI = "🚀👩‍💻🔥🧪" * 40_000
-SMALL = [{"id": f"m{number}", "text": f"fact {number} about the retry loop"} for number in range(4_000)]
+SMALL = [{"id": f"m{number}", "text": f"fact {number} about the retry loop"} for number in range(5_000)]
 PATIENT = {
     "deadline_ms": 60_000,
     "layer_timeouts_ms": dict.fromkeys(("memory", "task", "artifacts", "ast"), 60_000),
 }
+ROUNDS = 3
+TO_REACH_SECONDS = 0.05
 TASK_WINDOW = {"total": 128_000, "layers": {"task": 90_000}}
 
 
@@ -53,32 +69,49 @@ def huge_class(methods: int) -> str:
 
 
 CASES: dict[str, dict[str, Any]] = {
+    "prose": sources(PROSE),
     "code": sources(CODE),
     "Han": sources(HAN),
     "emoji": sources(EMOJI),
     "40,000 Han in the message": {"user_message": HAN[:40_000]},
     "40,000 emoji in the message": {"user_message": EMOJI[:40_000]},
-    "4,000 small fragments": {"memory": {"items": SMALL}, "budget": {"total": 128_000}},
+    "a diff of 900 files, 1 MB": {"working": {"current_diff": DIFF}, "budget": TASK_WINDOW},
+    "5,000 small fragments": {"memory": {"items": SMALL}, "budget": {"total": 128_000}},
     "payload": {**sources(CODE), "include": ["messages", "payload"]},
-    "payload of 4,000": {"memory": {"items": SMALL}, "include": ["messages", "payload"]},
+    "payload of 5,000": {"memory": {"items": SMALL}, "include": ["messages", "payload"]},
     "payload_content": {**sources(CODE), "include": ["messages", "payload_content"]},
     "a class of 4,000 methods": {"payload": {"files_created": ["huge.py"]}},
     "one of 12,000, 0.7 MB": {"payload": {"files_created": ["larger.py"]}},
 }
 
 
-async def longest_hold(work: asyncio.Task[Any]) -> tuple[float, float]:
-    """Seconds between two turns of the loop, at the worst, until the work is done: all, and its own CPU.
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """Seconds of the longest turn of the loop, by each clock: each at its own worst."""
 
-    The first also holds what other threads (the interpreter's lock) and other processes took.
-    """
-    worst = worst_cpu = 0.0
+    wall: float = 0.0
+    process: float = 0.0
+    """At most the wall's: two cores compute two seconds in one."""
+    own: float = 0.0
+
+    def worse(self, other: Hold) -> Hold:
+        return Hold(max(self.wall, other.wall), max(self.process, other.process), max(self.own, other.own))
+
+    def better(self, other: Hold) -> Hold:
+        return Hold(min(self.wall, other.wall), min(self.process, other.process), min(self.own, other.own))
+
+
+async def longest_hold(work: asyncio.Task[Any]) -> Hold:
+    """The longest time between two turns of the loop until the work is done."""
+    worst = Hold()
     while not work.done():
-        before, before_cpu = time.perf_counter(), time.thread_time()
+        wall, process, own = time.perf_counter(), time.process_time(), time.thread_time()
         await asyncio.sleep(0)
-        worst = max(worst, time.perf_counter() - before)
-        worst_cpu = max(worst_cpu, time.thread_time() - before_cpu)
-    return worst, worst_cpu
+        own = time.thread_time() - own
+        process = time.process_time() - process
+        wall = time.perf_counter() - wall
+        worst = worst.worse(Hold(wall, min(wall, process), own))
+    return worst
 
 
 async def longest_turn(work: asyncio.Task[Any], monkeypatch: pytest.MonkeyPatch) -> float:
@@ -111,6 +144,7 @@ def settled_heap() -> Iterator[None]:
     gc.set_threshold(*thresholds)
 
 
+@pytest.mark.timeout(600)
 @pytest.mark.usefixtures("settled_heap")
 async def test_the_longest_time_that_the_loop_is_held_up(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -120,20 +154,20 @@ async def test_the_longest_time_that_the_loop_is_held_up(
     using = assembler(roots={"p": (tmp_path,)})
     counter = counter_for("o200k_base")
     await assemble(wire_request(), using)  # the vocabulary is read at the worker's start, not here
-    lines = [
-        f"{'(to reach: 50 ms)':28} {'tokens':>8} {'hold':>8} {'own CPU':>8}   hold over one tokenisation"
-    ]
+    lines = [f"{'to reach: 50 ms':28} {'tokens':>8} {'wall':>8} {'process':>8} {'own CPU':>8}"]
     for name, more in CASES.items():
         request = wire_request(**{"user_message": "Fix it.", **PATIENT, **more})
-        task = asyncio.create_task(assemble(request, using))
-        hold, hold_cpu = await longest_hold(task)
-        bundle = task.result().bundle
+        hold, bundle = Hold(math.inf, math.inf, math.inf), None
+        for _ in range(ROUNDS):
+            task = asyncio.create_task(assemble(request, using))
+            hold = hold.better(await longest_hold(task))
+            bundle = task.result().bundle
+        assert bundle is not None
         assert bundle.messages is not None
-        started = time.perf_counter()
         tokens = sum(counter.count(message.content) for message in bundle.messages)
-        once = time.perf_counter() - started
+        milliseconds = "".join(f"{seconds * 1e3:6.0f} ms" for seconds in (hold.wall, hold.process, hold.own))
         lines.append(
-            f"{name:28} {tokens:8,} {hold * 1e3:5.0f} ms {hold_cpu * 1e3:5.0f} ms   {hold / once:.2f}"
+            f"{name:28} {tokens:8,}{milliseconds}   {'PASS' if hold.process <= TO_REACH_SECONDS else 'over'}"
         )
         assert to_wire(bundle)
     with capsys.disabled():

@@ -12,23 +12,55 @@ import pytest_asyncio
 from tests.support.cluster import Mode, Topics, embedded_mode, services_mode
 from worker.kafka.embedded import EmbeddedBroker
 
-# Files are handed to the test processes in this order, whole: what waits longest and what computes longest
-# begin, turn by turn, so that they share the machine and nothing long is left for the end.
+# Tests are handed to the test processes in this order: what waits longest and what computes longest begin,
+# turn by turn, so that they share the machine and nothing long is left for the end.
 WAITING = (
     "test_worker_outages.py",
     "test_worker_kills.py",
-    "test_dispatch_processes.py",
     "test_dispatch_outages.py",
+    "test_dispatch_processes.py",
     "test_worker_poison.py",
     "test_worker_rebalances.py",
+    "test_worker.py",
 )
-COMPUTING = ("test_recount_sources.py", "test_recount_state.py", "test_linking.py", "test_trimming.py")
-FIRST = [name for pair in zip_longest(WAITING, COMPUTING) for name in pair if name is not None]
+COMPUTING = (
+    "test_recount_sources.py",
+    "test_recount_state.py",
+    "test_linking.py",
+    "test_trimming.py",
+    "test_splits.py",
+)
+# Files of tests that are long and share nothing: each test is handed out by itself. All other files stay
+# whole, since their tests share fixtures.
+SPREAD = frozenset(
+    {
+        "test_worker_kills.py",
+        "test_dispatch_processes.py",
+        "test_worker_poison.py",
+        "test_worker_rebalances.py",
+        "test_worker.py",
+        "test_recount_sources.py",
+        "test_recount_state.py",
+    }
+)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    turn = {name: index for index, name in enumerate(FIRST)}
-    items.sort(key=lambda item: turn.get(item.path.name, len(FIRST)))  # stable: the others as they were
+    units: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        if item.path.name in SPREAD:
+            units[item.nodeid] = [item]
+        else:
+            item.add_marker(pytest.mark.xdist_group(item.location[0]))
+            units.setdefault(item.location[0], []).append(item)
+    turns = zip_longest(_units_of(WAITING, units), _units_of(COMPUTING, units))
+    first = [item for pair in turns for unit in pair if unit is not None for item in unit]
+    taken = set(first)
+    items[:] = [*first, *(item for item in items if item not in taken)]
+
+
+def _units_of(names: tuple[str, ...], units: dict[str, list[pytest.Item]]) -> list[list[pytest.Item]]:
+    return [unit for name in names for unit in units.values() if unit[0].path.name == name]
 
 
 @pytest.fixture(params=["embedded", "services"])

@@ -31,7 +31,6 @@ async def children(
     *,
     partitions: int = 1,
     max_in_flight: int = 8,
-    session_timeout_ms: int,
 ) -> AsyncGenerator[Start]:
     """Gives `start()`; all children share one crash ledger, and none outlives the test."""
     started: list[asyncio.subprocess.Process] = []
@@ -41,7 +40,7 @@ async def children(
         "ledger": str(tmp_path / "ledger.db"),
         "partitions": partitions,
         "max_in_flight": max_in_flight,
-        "session_timeout_ms": session_timeout_ms,
+        "session_timeout_ms": SESSION_TIMEOUT_MS,
     }
 
     async def start() -> asyncio.subprocess.Process:
@@ -60,10 +59,8 @@ async def children(
             await child.wait()
 
 
-@pytest.fixture
-def session_timeout_ms(request: pytest.FixtureRequest) -> int:
-    """Each life waits for the session of the one before; a real Kafka takes none below six seconds."""
-    return 2_000 if "embedded" in request.node.callspec.id else 6_000
+SESSION_TIMEOUT_MS = 2_000
+"""The shortest that both brokers take: each life waits for the session of the one before."""
 
 
 async def answers(broker: str, topic: str) -> list[bytes]:
@@ -83,11 +80,11 @@ def slow(count: int) -> list[bytes]:
 
 
 async def test_sigterm_under_load_ends_what_was_begun_and_leaves_the_rest(
-    broker: str, topic: str, tmp_path: Path, session_timeout_ms: int
+    broker: str, topic: str, tmp_path: Path
 ):
     await create_topics(broker, topic, f"{topic}.replies")
     await send(broker, topic, slow(80))
-    async with children(broker, topic, tmp_path, session_timeout_ms=session_timeout_ms) as start:
+    async with children(broker, topic, tmp_path) as start:
         first = await start()
         await until_answered(broker, topic, 10)
         first.send_signal(signal.SIGTERM)
@@ -100,16 +97,12 @@ async def test_sigterm_under_load_ends_what_was_begun_and_leaves_the_rest(
     assert sorted(await answers(broker, topic)) == sorted(slow(80))
 
 
-async def test_a_killed_worker_leaves_its_work_to_the_other_one(
-    broker: str, topic: str, tmp_path: Path, session_timeout_ms: int
-):
+async def test_a_killed_worker_leaves_its_work_to_the_other_one(broker: str, topic: str, tmp_path: Path):
     await create_topics(broker, topic, f"{topic}.replies", partitions=4)
     await send(broker, topic, slow(200))
     stored = await read_all(broker, topic)
     ends = {n: sum(record.partition == n for record in stored) for n in range(4)}
-    async with children(
-        broker, topic, tmp_path, partitions=4, session_timeout_ms=session_timeout_ms
-    ) as start:
+    async with children(broker, topic, tmp_path, partitions=4) as start:
         victim, _ = await start(), await start()
         await until_answered(broker, topic, 40)
         victim.kill()
@@ -123,14 +116,12 @@ async def test_a_killed_worker_leaves_its_work_to_the_other_one(
 
 
 async def test_a_record_that_kills_the_process_is_buried_and_its_neighbours_are_answered(
-    broker: str, topic: str, tmp_path: Path, session_timeout_ms: int
+    broker: str, topic: str, tmp_path: Path
 ):
     await create_topics(broker, topic, f"{topic}.replies")
     await send(broker, topic, [*slow(3), b"kill", *slow(3)])
     deaths = 0
-    async with children(
-        broker, topic, tmp_path, max_in_flight=2, session_timeout_ms=session_timeout_ms
-    ) as start:
+    async with children(broker, topic, tmp_path, max_in_flight=2) as start:
         child = await start()
         deadline = time.monotonic() + 130
         while await committed(broker, topic, topic) != 7:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,12 @@ from tests.support.cluster import (
 )
 
 pytestmark = [pytest.mark.timeout(500), pytest.mark.asyncio(loop_scope="session")]
+
+
+@pytest.fixture
+def mode(mode: Mode) -> Mode:
+    """With a short session: each life waits for that of the one before."""
+    return replace(mode, session_timeout_ms=3_000)
 
 
 async def test_sigkill_in_the_middle_of_work_loses_and_doubles_nothing(

@@ -68,7 +68,7 @@ def services_mode(bootstrap: str, *, namespace: str, redis_url: str) -> Mode:
             "WORKER_OUTCOMES__REDIS_URL": redis_url,
             "WORKER_OUTCOMES__KEY_PREFIX": namespace,
         },
-        session_timeout_ms=6_000,  # the shortest that Kafka takes
+        session_timeout_ms=6_000,
     )
 
 
@@ -113,6 +113,7 @@ async def workers(mode: Mode, tmp_path: Path) -> AsyncGenerator[Callable[..., An
                     "WORKER_KAFKA__SESSION_TIMEOUT_MS": str(mode.session_timeout_ms),
                     "WORKER_HTTP__PORT": "0",
                     "ORCHESTRATA_CONTEXT_USAGE_LOG": str(tmp_path / "usage.jsonl"),
+                    "WORKER_STATE__SQLITE_PATH": str(tmp_path / "state.db"),
                     **mode.environment,
                     **environment,
                 },
@@ -181,11 +182,12 @@ class Topics:
         key: str | bytes = "p",
         headers: Iterable[tuple[str, bytes]] = (),
         partition: int | None = None,
+        topic: str = "requests",
     ) -> Any:
         """Returns the metadata of the record, its offset among them."""
         value = body if isinstance(body, bytes) else json.dumps(body).encode()
         return await self._producer.send_and_wait(
-            self._mode.prefix + "requests",
+            self._mode.prefix + topic,
             value,
             key=key.encode() if isinstance(key, str) else key,
             headers=list(headers),
