@@ -20,6 +20,9 @@ Vectors = NDArray[np.int16]
 FREE_PERCENT: Final = 30
 """Sentences that are less alike do not repeat each other; each per cent above costs a point."""
 
+PATIENCE: Final = 32
+"""So many sentences in a row that find no room mean that there is none."""
+
 
 def choose(
     points: Ints,
@@ -32,21 +35,24 @@ def choose(
     """The sentences that were taken, in order of choice; equals by their place.
 
     Sentence n is worth `points[n]`, less what it shares with the closest one chosen so far. The best is
-    offered to `take`, which says whether there is room for it. With `least_points`, those that are worth no
-    more come into question only while nothing is chosen; those that resemble a chosen one by at least
-    `repeated_percent` never do. O(sentences x sentences).
+    offered to `take`, which says whether there is room for it; after 32 refusals in a row there is none. With
+    `least_points`, those that are worth no more come into question only while nothing is chosen; those that
+    resemble a chosen one by at least `repeated_percent` never do. O(sentences x sentences).
     """
     closest = np.zeros(len(points), dtype=np.int64)
     is_open = np.ones(len(points), dtype=np.bool_)
     lowest = np.iinfo(np.int64).min
     chosen: list[int] = []
-    while is_open.any():
+    misses = 0
+    while misses < PATIENCE and is_open.any():
         worth = points - np.maximum(0, closest - FREE_PERCENT)
         best = int(np.argmax(np.where(is_open, worth, lowest)))
         if chosen and least_points is not None and worth[best] <= least_points:
             break
         is_open[best] = False
+        misses += 1
         if take(best):
+            misses = 0
             chosen.append(best)
             np.maximum(closest, percents(vectors, vectors[best]), out=closest)
             is_open &= closest < repeated_percent

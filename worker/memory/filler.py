@@ -45,6 +45,8 @@ def without_frame_middles(text: str) -> str:
 
 def without_code_middles(text: str) -> str:
     """Of each long fenced block the first six lines, the last four, and how many stood between."""
+    if "```" not in text and "~~~" not in text:
+        return text
     return _without_middles(text, _code_runs, _CODE_HEAD, _CODE_TAIL, "line")
 
 

@@ -183,7 +183,10 @@ class MemoryIndex:
         self._id_of[slot] = item.id
         for term in terms:
             self._frequencies[term] += 1
-            self._postings.setdefault(term, array("I")).append(slot)
+            known = self._postings.get(term)
+            if known is None:
+                known = self._postings[term] = array("I")
+            known.append(slot)
 
     def _withdraw(self, item_id: str, item: MemoryItem | None = None) -> None:
         slot = self._slot_of.pop(item_id)

@@ -75,8 +75,10 @@ def age_of(item: MemoryItem) -> Age:
 
 
 def micros_of(time: datetime | None) -> int:
-    """Microseconds since the beginning of the year 1, exact; `UNDATED` without a time."""
-    return UNDATED if time is None else (time - _EPOCH) // _MICROSECOND
+    """Microseconds since the year 1 began, exact; `UNDATED` without a time. A naive one is UTC."""
+    if time is None:
+        return UNDATED
+    return ((time if time.tzinfo else time.replace(tzinfo=UTC)) - _EPOCH) // _MICROSECOND
 
 
 def is_blank(item: MemoryItem) -> bool:

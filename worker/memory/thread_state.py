@@ -12,7 +12,7 @@ import hashlib
 import json
 from bisect import bisect_left, insort
 from collections.abc import Iterable, Iterator
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, cast
 
@@ -120,12 +120,8 @@ class ThreadState:
 
     def to_bytes(self) -> bytes:
         """Compact JSON, the same for equal states; some 20 kB for a long thread."""
-        kept = sorted({sentence for pool in self._pools for sentence in pool.sentences()})
-        state = {
-            "version": STATE_VERSION,
-            "messages": self._messages,
-            "sentences": [astuple(s) for s in kept],
-        }
+        kept = sorted({_row(sentence) for pool in self._pools for sentence in pool.sentences()})
+        state = {"version": STATE_VERSION, "messages": self._messages, "sentences": kept}
         return json.dumps(state, ensure_ascii=False, separators=(",", ":")).encode()
 
     @classmethod
@@ -144,13 +140,13 @@ class ThreadState:
 
     def _offer(self, sentence: Sentence) -> None:
         salient, latest, earliest, sample = self._pools
-        time, name, index = sentence.time, sentence.message_id, sentence.index
-        salient.offer((-sentence.points, -time, name, index), sentence)
+        time, name, index, key = sentence.time, sentence.message_id, sentence.index, sentence.key
+        salient.offer((-sentence.points, -time, name, index), key, sentence)
         if sentence.place < _PLACED_PER_MESSAGE:
-            latest.offer((-time, name, index), sentence)
-            earliest.offer((time, name, index), sentence)
+            latest.offer((-time, name, index), key, sentence)
+            earliest.offer((time, name, index), key, sentence)
         if sentence.place == 0:
-            sample.offer((_drawn(sentence.key), -time, name, index), sentence)
+            sample.offer((_drawn(key), -time, name, index), key, sentence)
 
 
 class _Pool:
@@ -167,11 +163,8 @@ class _Pool:
         """In order of rank."""
         return (self._kept[key][1] for _, key in self._ranked)
 
-    def offer(self, rank: tuple[Any, ...], sentence: Sentence) -> None:
+    def offer(self, rank: tuple[Any, ...], key: str, sentence: Sentence) -> None:
         is_full = len(self._ranked) >= self._capacity
-        if is_full and rank > self._ranked[-1][0]:
-            return
-        key = sentence.key
         if is_full and (rank, key) >= self._ranked[-1]:
             return
         known = self._kept.get(key)
@@ -205,6 +198,20 @@ def _sentences_of(message: ThreadMessage) -> list[Sentence]:
         Sentence(time, name, index, place, -negated, speaker, sentence)
         for place, (negated, index, sentence) in enumerate(scored[:_SALIENT_PER_MESSAGE])
     ]
+
+
+def _row(sentence: Sentence) -> tuple[int, str, int, int, int, str, str]:
+    """Its fields, as a state stores them."""
+    # `dataclasses.astuple` copies deeply, which takes ten times as long.
+    return (
+        sentence.time,
+        sentence.message_id,
+        sentence.index,
+        sentence.place,
+        sentence.points,
+        sentence.speaker,
+        sentence.text,
+    )
 
 
 def _drawn(text: str) -> int:

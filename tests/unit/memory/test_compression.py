@@ -119,7 +119,7 @@ compressible = st.lists(
 ).map("".join)
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(compressible, st.integers(-1, 400), st.sampled_from(COUNTERS))
 def test_the_result_fits_is_no_longer_and_stays_as_it_is(
     text: str, max_tokens: int, counter: TokenCounter
@@ -130,7 +130,7 @@ def test_the_result_fits_is_no_longer_and_stays_as_it_is(
     assert compress(result, max_tokens=max_tokens, counter=counter) == result
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(compressible, st.integers(1, 120))
 def test_no_grapheme_is_split(text: str, max_tokens: int) -> None:
     whole = set(regex.findall(r"\X", text)) | set(" \n…morepetitionsframeslines0123456789`~")
@@ -183,7 +183,7 @@ def test_a_megabyte_takes_bounded_time(scrap: str) -> None:
     text = scrap * (1_000_000 // len(scrap))
     started = time.process_time()
     result = compressed(text, 50)
-    assert time.process_time() - started < 5
+    assert time.process_time() - started < 10
     assert O200K.count(result) <= 50
 
 
@@ -191,4 +191,4 @@ def test_ten_thousand_different_sentences_take_bounded_time() -> None:
     text = " ".join(f"Sentence {n} speaks of topic{n % 97} and of nothing else." for n in range(10_000))
     started = time.process_time()
     assert O200K.count(compressed(text, 500)) <= 500
-    assert time.process_time() - started < 5
+    assert time.process_time() - started < 10

@@ -231,5 +231,5 @@ def test_a_sentence_without_an_end_is_cut_between_graphemes() -> None:
 def test_a_megabyte_takes_bounded_time(scrap: str) -> None:
     started = time.process_time()
     found = summary([message(1, scrap * (1_000_000 // len(scrap))), message(2, "Done.")], 50)
-    assert time.process_time() - started < 5
+    assert time.process_time() - started < 10
     assert found.tokens <= 50

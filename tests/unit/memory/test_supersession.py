@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import random
+from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 
 from schemas.session import MemoryItem
 from tests.unit.memory.facts import fact, facts
-from worker.memory.supersession import by_id, current, history, subject_key
+from worker.memory.supersession import by_id, current, history, micros_of, subject_key
 
 
 def ids(items: list[MemoryItem]) -> list[str]:
@@ -63,6 +64,13 @@ def test_of_one_id_the_latest_stands_for_all() -> None:
     items = [fact("m", "old", "port", 1), fact("m", "new", "host", 2), fact("m", "older", "port")]
     assert current(items) == [items[1]]
     assert history(items, "port") == []
+
+
+def test_times_are_exact_and_a_naive_one_is_utc() -> None:
+    aware = datetime(9999, 12, 31, 23, 59, 59, 999_999, tzinfo=UTC)
+    assert micros_of(aware) == micros_of(aware.replace(tzinfo=None)) == 315_537_897_599_999_999
+    assert micros_of(aware.astimezone(timezone(timedelta(hours=-2)))) == micros_of(aware)
+    assert micros_of(None) < micros_of(datetime.min) == 0  # noqa: DTZ901 - naive on purpose
 
 
 @given(facts, st.integers(0, 2**32))

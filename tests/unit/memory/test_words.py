@@ -45,4 +45,4 @@ def test_terms_of_lines_are_those_of_each_line(one: str, other: str) -> None:
 def test_a_megabyte_takes_bounded_time(scrap: str) -> None:
     started = time.process_time()
     terms_of(scrap * (1_000_000 // len(scrap)))
-    assert time.process_time() - started < 5
+    assert time.process_time() - started < 10
