@@ -71,9 +71,9 @@ def test_assemble_text_prints_the_prompt() -> None:
         (json.dumps(BODY | {"parent": {"request_id": "r0"}}), "not_supported"),
     ],
 )
-def test_a_request_that_is_refused_is_one_line_and_exit_code_1(body: str, said: str) -> None:
+def test_a_request_that_is_refused_is_one_line_and_an_exit_code_of_its_own(body: str, said: str) -> None:
     result = runner.invoke(app, ["assemble", "-"], input=body)
-    assert result.exit_code == 1
+    assert result.exit_code == 4
     assert result.stdout == ""
     assert result.stderr.startswith(f"context-worker: {said}: ")
     assert result.stderr.count("\n") == 1

@@ -38,7 +38,7 @@ def test_assemble_refuses_an_expired_request_as_the_worker_would(
     options = ["--as-of", as_of] if as_of else []
     body = json.dumps(BODY | {"expires_at": expires_at})
     result = runner.invoke(app, ["assemble", "-", *options], input=body)
-    assert result.exit_code == int(is_expired)
+    assert result.exit_code == (4 if is_expired else 0)
     assert result.stderr.startswith("context-worker: expired: ") == is_expired
 
 
