@@ -56,10 +56,11 @@ def expand(
         owners = np.repeat(np.arange(len(ring)), lengths)
         chosen = followed[edges.kinds[places]]
         places, owners = places[chosen], owners[chosen]
-        nth = np.arange(len(owners)) - np.searchsorted(owners, owners)
-        truncated += int((nth >= max_fan_out).sum())
-        ring = np.unique(edges.targets[places[nth < max_fan_out]]).astype(np.int64)
-        ring = ring[hops[ring] < 0]
+        counts = np.bincount(owners, minlength=len(ring))
+        nth = np.arange(len(owners)) - (np.cumsum(counts) - counts)[owners]
+        truncated += int(np.maximum(counts - max_fan_out, 0).sum())
+        targets = edges.targets[places[nth < max_fan_out]]
+        ring = np.unique(targets[hops[targets] < 0]).astype(np.int64)
         room = max(0, max_nodes - reached)
         truncated += max(0, len(ring) - room)
         ring = ring[:room]

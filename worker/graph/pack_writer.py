@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, cast
 
 import yaml
@@ -21,7 +21,9 @@ from worker.graph.selection import EmptyReason, Selection
 from worker.graph.snapshot import Snapshot
 
 PACK_VERSION: Final = "1"
-MAX_FRAME_MENTIONS: Final = 5
+MAX_FRAME_MENTIONS: Final = 3
+SNAPSHOT_CHARS: Final = 16
+"""Of the snapshot's id, as many as of the text's digest: the whole would take as much as a short function."""
 _MAX_MENTION_CHARS: Final = 60
 _SEPARATOR: Final = "\n\n"
 _ID: Final = re.compile(r"[^\x00-\x20\x7f](?:[^\x00-\x1f\x7f]{0,1022}[^\x00-\x20\x7f])?")
@@ -63,7 +65,7 @@ def write_pack(selection: Selection, snapshot: Snapshot, head: PackHead, *, size
     if selection.reason is not None:
         return write_empty_pack(head, reason=selection.reason, sizes=sizes, selection=selection)
     front = _FrontMatter.of(head, selection)
-    room = max(0, head.budget_tokens - sizes.counter.count(front.text(head.budget_tokens)))
+    room = max(0, head.budget_tokens - front.tokens(head.budget_tokens, sizes))
     packed = pack(selection, snapshot, SectionLines(sizes), budget_tokens=room, sizes=sizes)
     bodies, lists = list(packed.bodies), lists_text(packed)
     while True:
@@ -151,7 +153,7 @@ def _spent(
     spent = budget_tokens
     for _ in range(_FIXED_POINT_ROUNDS):
         # Encodings split between the front matter and what follows, which begins with a "#" or a letter.
-        counted = sizes.counter.count(front.text(spent)) + body_tokens
+        counted = front.tokens(spent, sizes) + body_tokens
         if counted == spent:
             break
         spent = counted
@@ -173,6 +175,17 @@ class _FrontMatter:
 
     before: str
     after: str
+    _counted: dict[int, int] = field(default_factory=dict[int, int])
+    """Its tokens by the digits of that number."""
+
+    def tokens(self, spent_tokens: int, sizes: TextSizes) -> int:
+        """Tokens of `text`."""
+        if not sizes.groups_digits:
+            return sizes.counter.count(self.text(spent_tokens))
+        digits = len(str(spent_tokens))
+        if digits not in self._counted:
+            self._counted[digits] = sizes.counter.count(self.text(spent_tokens))
+        return self._counted[digits]
 
     def text(self, spent_tokens: int) -> str:
         return f"{self.before}\nspent: {spent_tokens}\n{self.after}"
@@ -190,7 +203,7 @@ class _FrontMatter:
                     "text": selection.links.text_digest,
                     "entities": _mentions(selection),
                 },
-                "snapshot": selection.snapshot_id,
+                "snapshot": selection.snapshot_id[:SNAPSHOT_CHARS],
                 "ranking": selection.ranking,
                 "relevance": selection.relevance,
             }

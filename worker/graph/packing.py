@@ -105,8 +105,9 @@ class TextSizes:
     def __init__(self, counter: TokenCounter) -> None:
         """Count with `counter`."""
         self.counter = counter
-        self._groups_digits = counter.name in PACKAGED
-        self.adds_up = counter.exact and self._groups_digits
+        self.groups_digits = counter.name in PACKAGED
+        """Whether numbers are cut into groups of up to three digits, each of them one token."""
+        self.adds_up = counter.exact and self.groups_digits
         """Whether texts cut before a line that begins with no blank or slash have the tokens of the whole."""
         self._names: dict[int, tuple[str, int] | None] = {}
         self._bodies: dict[tuple[int, bool], tuple[int, int | None]] = {}
@@ -139,8 +140,7 @@ class TextSizes:
 
     def of_figures(self, text: str) -> int:
         """Tokens of a short text that differs from others of its kind in ASCII digits alone."""
-        # The packaged encodings split numbers into groups of up to three digits, each of them one token.
-        return self.of(text.translate(_ZEROS)) if self._groups_digits else self.counter.count(text)
+        return self.of(text.translate(_ZEROS)) if self.groups_digits else self.counter.count(text)
 
     def name(self, number: int, node: Node) -> tuple[str, int] | None:
         """A node's name and its tokens in a list of names, or None where a list cannot hold it."""
@@ -222,7 +222,7 @@ def _bodies(
     keeps_docstring = selection.template.keeps_docstrings
     for rank, (number, score) in enumerate(selection.ranked):
         if room.left < _LEAST_SECTION_TOKENS or misses >= MAX_TRIED:
-            rest += (number for number, _ in selection.ranked[rank : rank + MAX_NAMES])
+            rest += [number for number, _ in selection.ranked[rank : rank + MAX_NAMES]]
             break
         node = snapshot.nodes[number]
         found = None

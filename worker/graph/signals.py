@@ -23,7 +23,7 @@ from worker.graph.snapshot import Snapshot
 Floats = NDArray[np.float64]
 Places = NDArray[np.int64]
 
-MAX_FOUND: Final = 2_000
+MAX_FOUND: Final = 1_200
 """Documents that words and names bring in; far fewer are ever shown."""
 MAX_CALLS: Final = 200
 """To and from a function; where there are more, its neighbours say nothing of it."""

@@ -124,6 +124,16 @@ def _front(selection: Selection, budget: int, sizes: TextSizes) -> str:
     return text[: text.index("\n---\n") + 5]
 
 
+@settings(max_examples=10)
+@given(st.integers(0, 199), st.lists(st.integers(LEAST_TOKENS, 6_000), min_size=1, max_size=3))
+def test_what_was_counted_before_changes_no_pack(number: int, budgets: list[int]) -> None:
+    selection = selection_for(request(number))
+    used = TextSizes(COUNTER)
+    for budget in budgets:
+        fresh = write_pack(selection, LARGE, head(budget), sizes=TextSizes(COUNTER))
+        assert write_pack(selection, LARGE, head(budget), sizes=used).text == fresh.text
+
+
 def test_more_budget_keeps_the_best_nodes() -> None:
     few, many = packed(request(3), 800).packed, packed(request(3), 8_000).packed
     assert few is not None

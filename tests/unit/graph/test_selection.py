@@ -17,7 +17,7 @@ from worker.graph.history import COMMITTED_AT
 from worker.graph.links import link_request
 from worker.graph.model import Edge, Node, NodeRef
 from worker.graph.selection import Ranking, Selection, select
-from worker.graph.signals import file_scores
+from worker.graph.signals import MAX_FOUND, file_scores, page_rank
 from worker.graph.snapshot import Snapshot
 from worker.graph.templates import TEMPLATES
 
@@ -233,6 +233,40 @@ def test_a_file_counts_its_three_best_documents(files: list[list[float]]) -> Non
         for file in files
     ]
     assert file_scores(evidence, owners, file_count=len(files)).tolist() == pytest.approx(expected)
+
+
+@settings(max_examples=40)
+@given(graphs(), st.integers(1, 8))
+def test_propagation_makes_no_mass_and_starts_from_its_roots(
+    graph: tuple[list[Node], list[Edge]], roots: int
+) -> None:
+    snapshot = snapshot_of(*graph)
+    starts = np.arange(min(roots, len(snapshot.nodes)), dtype=np.int64)
+    restart = np.full(len(starts), 1 / len(starts))
+    nodes, ranks = page_rank(snapshot.edges, starts, restart, TEMPLATES["DEBUG"].edge_weights())
+    assert set(starts.tolist()) <= set(nodes.tolist())
+    assert nodes.tolist() == sorted(set(nodes.tolist()))
+    assert 0.5 - 1e-9 <= ranks.sum() <= 1 + 1e-9
+
+
+def test_a_hub_keeps_what_it_is_given() -> None:
+    hub, leaves = function("a.py", "hub"), [function("b.py", f"leaf_{n}") for n in range(6_000)]
+    snapshot = snapshot_of([hub, *leaves], [edge(leaf, "CALLS", hub) for leaf in leaves])
+    root = snapshot.find(hub.ref)
+    assert root is not None
+    nodes, ranks = page_rank(
+        snapshot.edges, np.array([root]), np.array([1.0]), TEMPLATES["DEBUG"].edge_weights()
+    )
+    assert (nodes.tolist(), ranks.tolist()) == ([root], [0.5])
+
+
+def test_what_a_request_names_is_a_candidate_however_much_else_its_words_find() -> None:
+    named = function("z.py", "zebra")
+    others = [function(f"m{n // 50}.py", f"cart_{n}", "    cart = order") for n in range(MAX_FOUND + 300)]
+    snapshot = snapshot_of([named, *others])
+    found = ids(selected("cart order, cart order and `zebra`", snapshot=snapshot), snapshot)
+    assert named.id in found
+    assert len(found) == MAX_FOUND
 
 
 def test_neither_hash_seed_nor_process_nor_arrival_changes_a_pack() -> None:
