@@ -85,7 +85,7 @@ def _configured(siblings: Mapping[str, str]) -> list[str]:
 def _status(raw: str, configured: Sequence[str]) -> StepStatus:
     """A status by its word, else by its place: the first is pending, the last done, others active."""
     known = status_of_word(raw)
-    if known not in {None, "unknown"}:
+    if known is not None and known != "unknown":
         return known
     folded = [status.casefold() for status in configured]
     if raw.casefold() not in folded:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
@@ -45,7 +45,9 @@ _LABELS: Final[dict[FieldName, str]] = {
     "summary": "result|outcome|summary|done",
     "none": "boundary|priority|estimate|effort|owner|assignee|size|interfaces|consumes|produces",
 }
-_NAMES: Final = {name: field_name for field_name, names in _LABELS.items() for name in names.split("|")}
+_NAMES: Final[Mapping[str, FieldName]] = {
+    name: known for known, names in _LABELS.items() for name in names.split("|")
+}
 _EMPHASISED: Final = re.compile(
     r"(?<!\w)_(?P<name>[A-Za-z][\w ]{0,30}):\s*(?P<value>[^\n]{1,2000}?)_(?!\w)"
     r"|\*\*(?P<bold>[A-Za-z][\w ]{0,30}):\s*(?P<bold_value>[^*\n]{1,2000})\*\*"

@@ -89,7 +89,9 @@ _WORDS: Final[tuple[tuple[Slot, str], ...]] = (
 )
 """What headings say, in the order in which they are tried: "not done" before "done"."""
 
-_SLOTS: Final = tuple((slot, re.compile(pattern, re.IGNORECASE)) for slot, pattern in _WORDS)
+_SLOTS: Final[tuple[tuple[Slot, re.Pattern[str]], ...]] = tuple(
+    (slot, re.compile(pattern, re.IGNORECASE)) for slot, pattern in _WORDS
+)
 _NAMES: Final[frozenset[Slot]] = frozenset(
     {"state", "goal", "done", "not_done", "next", "blockers", "decisions", "files"}
 )

@@ -70,7 +70,10 @@ def detect(path: str, text: str) -> PlanFormat:
         ("spec_kit", is_spec_kit(path, text)),
         ("openspec", is_openspec(path, text)),
     )
-    return next((plan_format for plan_format, holds in formats if holds), "free")
+    for plan_format, holds in formats:
+        if holds:
+            return plan_format
+    return "free"
 
 
 def _read(plan_format: PlanFormat, plan: PlanText, siblings: Mapping[str, str]) -> PlanDocument:

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, cast
 
+from worker.code.documents.markdown import clean
 from worker.plans.dependencies import Wanted
 from worker.plans.drafts import CriterionDraft, PlanDraft, StepDraft
 from worker.plans.results import PlanNote, Raw
@@ -41,7 +42,7 @@ def parse_task_master(text: str) -> _Fields | None:
 def read_task_master(fields: _Fields, text: str, siblings: Mapping[str, str]) -> PlanDraft:
     """The tasks of the current tag: the one that `state.json` names, else `master`, else the first. O(n)."""
     tag, tasks = _current_tasks(fields, siblings)
-    draft = PlanDraft(title=tag)
+    draft = PlanDraft(title=title_of(_clean(tag)))
     lines = _Lines(text)
     by_place: list[Sequence[object]] = []
     for task in tasks:
@@ -116,8 +117,8 @@ def id_of(value: object) -> str | None:
     """A task's id as text, whether it was a number or a string; None for anything else."""
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         return None
-    text = str(value).strip() if not (isinstance(value, float) and value.is_integer()) else str(int(value))
-    return text or None
+    is_whole = isinstance(value, float) and value.is_integer()
+    return _clean(str(int(value) if is_whole else value)) or None
 
 
 def _wanted(listed: Sequence[object], above: str | None) -> Iterator[Wanted]:
@@ -154,20 +155,19 @@ def _add(draft: PlanDraft, task: _Fields, literal: str | None, parent: int | Non
 
 def _criteria(value: object) -> list[str]:
     if isinstance(value, str):
-        return _text_lines(value)
-    return (
-        [one for one in cast("list[object]", value) if isinstance(one, str)]
-        if isinstance(value, list)
-        else []
-    )
+        return _text_lines(_clean(value))
+    listed = cast("list[object]", value) if isinstance(value, list) else []
+    return [_clean(one) for one in listed if isinstance(one, str)]
 
 
 def _text(task: _Fields, name: str) -> str:
     value = task.get(name)
-    if not isinstance(value, str):
-        return ""
-    # JSON may spell a lone surrogate or a NUL, which the wire has no room for.
-    return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace").replace("\0", "\ufffd").strip()
+    return _clean(value) if isinstance(value, str) else ""
+
+
+def _clean(text: str) -> str:
+    """JSON may spell a lone surrogate or a NUL, which the wire has no room for."""
+    return clean(text).strip()
 
 
 def _text_lines(text: str) -> list[str]:

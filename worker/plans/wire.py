@@ -5,8 +5,6 @@ from __future__ import annotations
 from schemas.session import Blocker, Decision, HandoffData, Plan, Step
 from worker.plans.results import HandOffDocument, PlanDocument, PlanStep
 
-MAX_ID_CHARS = 256
-
 
 def to_plan(document: PlanDocument, plan_id: str, path: str | None) -> Plan:
     """The plan with its steps, the active one as `current_step`.
@@ -25,7 +23,7 @@ def to_plan(document: PlanDocument, plan_id: str, path: str | None) -> Plan:
 
 
 def _to_step(step: PlanStep) -> Step:
-    return Step.model_construct(
+    return Step(
         id=step.id,
         title=step.title,
         status=step.status,
@@ -50,14 +48,13 @@ def to_handoff_data(document: HandOffDocument) -> HandoffData:
     Active work is what comes next, else the state; alerts are what was left undone and how it is verified.
     """
     return HandoffData(
-        decisions=tuple(_decision(text) for text in document.decisions),
+        decisions=tuple(Decision.model_validate(text) for text in document.decisions),
         blockers=tuple(Blocker.model_validate(text) for text in document.blockers),
         active_work=document.next or document.state,
         key_files=document.files,
-        commands=tuple(dict.fromkeys((*document.commands, *document.verification))),
-        alerts=tuple(f"Not done: {text}" for text in document.not_done),
+        commands=document.commands,
+        alerts=(
+            *(f"Not done: {text}" for text in document.not_done),
+            *(f"Verify: {text}" for text in document.verification),
+        ),
     )
-
-
-def _decision(text: str) -> Decision:
-    return Decision.model_validate(text)

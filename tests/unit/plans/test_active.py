@@ -18,7 +18,8 @@ def kinds(document: PlanDocument) -> list[str]:
 def test_the_first_open_required_leaf_is_active_and_the_two_after_it_are_next():
     document = read_plan(
         KIRO,
-        "- [x] 1. A\n- [ ] 2. B\n  - [x] 2.1 C\n  - [ ]* 2.2 D\n  - [ ] 2.3 E\n- [ ] 3. F\n- [ ] 4. G\n- [ ] 5. H\n",
+        "- [x] 1. A\n- [ ] 2. B\n  - [x] 2.1 C\n  - [ ]* 2.2 D\n  - [ ] 2.3 E\n"
+        "- [ ] 3. F\n- [ ] 4. G\n- [ ] 5. H\n",
     )
     assert document.active == "2.3"
     assert document.next == ("3", "4")

@@ -7,6 +7,7 @@ import json
 import pytest
 
 from worker.plans.reading import MAX_PLAN_CHARS, read_plan
+from worker.plans.wire import to_plan
 
 
 def test_ten_thousand_steps_are_read():
@@ -100,7 +101,8 @@ def test_ranges_of_dependencies_stay_bounded():
 
 def test_comments_and_quotes_hide_tasks_and_details_do_not():
     text = (
-        "<!-- - [ ] sample -->\n<!--\n- [ ] sample\n-->\n> - [ ] quoted\n<details>\n\n- [ ] real\n</details>\n"
+        "<!-- - [ ] sample -->\n<!--\n- [ ] sample\n-->\n> - [ ] quoted\n"
+        "<details>\n\n- [ ] real\n</details>\n"
         "- [ ] strip `<!--` from text\n- [ ] last <!-- open\n"
     )
     document = read_plan("PLAN.md", text)
@@ -117,8 +119,10 @@ def test_deep_json_and_odd_values_are_read():
         {"id": True, "title": "a", "status": "pending", "dependencies": "3"},
         {"id": 1.0, "title": None, "status": ["x"], "subtasks": {"id": 1}},
         {"id": "x" * 999, "title": "c\ud800", "status": "done", "subtasks": [3, {"id": "1", "title": "d"}]},
+        {"id": "y\ud800", "title": "e", "status": "\ud800", "acceptanceCriteria": ["\ud800", 3]},
     ]
-    document = read_plan("tasks.json", json.dumps({"main": {"tasks": tasks}}))
-    assert [one.title for one in document.steps] == ["a", "", "c\ufffd", "d"]
-    assert len({one.id for one in document.steps}) == 4
+    document = read_plan("tasks.json", json.dumps({"\ud800": {"tasks": tasks}}))
+    assert [one.title for one in document.steps] == ["a", "", "c\ufffd", "d", "e"]
+    assert len({one.id for one in document.steps}) == 5
+    to_plan(document, "p", None).model_dump_json()
     assert all(len(one.id) <= 256 for one in document.steps)

@@ -41,7 +41,7 @@ def test_a_letter_is_no_mark_without_a_legend(letter: str):
         "## Legend\n- [ ] open\n- [S] skipped by choice\n- [~] in progress\n- [-] = postponed\n",
         "Legend: `[ ]` open, `[S]` skipped, `[~]` in progress, `[-]` postponed\n",
         "**Legend:**\n- `[S]` — skipped\n- `[~]` — in progress\n- `[-]` — postponed\n",
-        "| Mark | Meaning |\n|---|---|\n| `[S]` | Skipped |\n| `[~]` | In progress |\n| `[-]` | Postponed |\n",
+        "| Mark | Means |\n|---|---|\n| `[S]` | Skipped |\n| `[~]` | In progress |\n| `[-]` | Postponed |\n",
         "Status:\n- [S] Skipped\n- [~] In progress\n- [-] Postponed\n",
     ],
 )

@@ -150,25 +150,24 @@ def test_a_derived_id_does_not_change_with_marks_or_other_steps(
     assert [one.id for one in after.steps[: len(rows)]] == [one.id for one in before.steps]
 
 
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda n: "".join(f"- [ ] T{i:05} [P] do {i} (depends on T{i - 1:05})\n" for i in range(n)),
-        lambda n: "".join("  " * (i % 40) + f"- [ ] level {i}\n" for i in range(n)),
-        lambda n: "".join(f"{'#' * (1 + i % 6)} Phase {i}: a ✅\nsome text\n" for i in range(n)),
-        lambda n: "| Task | Status |\n|---|---|\n" + "| a \\| b | done |\n" * n,
-        lambda n: "".join(f"## Task {i}: a\n- [ ] **Step 1: b**\nRun: `x`\n" for i in range(n)),
-        lambda n: "- [ ] a\n```\n" * n,
-        lambda n: "- [ ] a <!-- b\n" * n,
-        lambda n: "Legend:\n- [ ] a\n" * n,
-        lambda n: (
-            "- [ ] " + "words and so on, and more of them to wrap over the line and " + "\n  more text" * n
-        ),
-    ],
-    ids=["tasks", "nested", "headings", "table", "dated", "fences", "comments", "legends", "wrapped"],
-)
-def test_twice_the_text_takes_about_twice_the_calls(make: Callable[[int], str]):
-    small, large = (_calls(make(n)) for n in (150, 300))
+SHAPES: dict[str, Callable[[int], str]] = {
+    "tasks": lambda n: "".join(f"- [ ] T{i:05} [P] do {i} (depends on T{i - 1:05})\n" for i in range(n)),
+    "nested": lambda n: "".join("  " * (i % 40) + f"- [ ] level {i}\n" for i in range(n)),
+    "headings": lambda n: "".join(f"{'#' * (1 + i % 6)} Phase {i}: a ✅\nsome text\n" for i in range(n)),
+    "table": lambda n: "| Task | Status |\n|---|---|\n" + "| a \\| b | done |\n" * n,
+    "dated": lambda n: "".join(f"## Task {i}: a\n- [ ] **Step 1: b**\nRun: `x`\n" for i in range(n)),
+    "fences": lambda n: "- [ ] a\n```\n" * n,
+    "comments": lambda n: "- [ ] a <!-- b\n" * n,
+    "legends": lambda n: "Legend:\n- [ ] a\n" * n,
+    "wrapped": lambda n: "- [ ] " + "words to wrap over the line and " * 3 + "\n  more text" * n,
+    "focus": lambda n: "Current focus: a\n\n- [ ] abcd\n" * n,
+    "tagged": lambda n: '<task type="auto"><name>a</name><action>b</action></task>\n' * n,
+}
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_twice_the_text_takes_about_twice_the_calls(shape: str):
+    small, large = (_calls(SHAPES[shape](n)) for n in (150, 300))
     assert large <= 2.4 * small
 
 
