@@ -199,8 +199,8 @@ async def assemble_once(
     # Not on the request's time: reading a vocabulary can take longer than its deadline.
     await asyncio.to_thread(load_counters, settings)
     async with (
-        aclosing(build_graph(settings, telemetry)) as graph,
         aclosing(build_state(settings, telemetry)) as state,
+        aclosing(build_graph(settings, telemetry, state.states)) as graph,
     ):
         assembler = build_assembler(settings, telemetry, graph.reader, state.states)
         assembled = await assembler.assemble(decoded.request, as_of=chosen, notes=decoded.notes)

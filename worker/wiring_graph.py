@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import timedelta
 from functools import lru_cache
 from importlib.resources import files
 from importlib.resources.abc import Traversable
@@ -16,6 +17,7 @@ from worker.ports import PackCache
 from worker.providers.graph_reader import GraphReader
 from worker.providers.indexed_modules import ModuleIndex
 from worker.providers.snapshots import Snapshots
+from worker.providers.states import ThreadStates
 from worker.providers.threads import SourceThreads
 from worker.settings import Settings, read_secret
 from worker.stores.memory_packs import MemoryPackCache
@@ -48,8 +50,11 @@ class GraphSource:
         await self.store.close()
 
 
-def build_graph(settings: Settings, telemetry: Telemetry) -> GraphSource:
-    """The graph's part of one worker. Raises ValueError for a secret file that cannot be read."""
+def build_graph(settings: Settings, telemetry: Telemetry, states: ThreadStates | None = None) -> GraphSource:
+    """The graph's part of one worker; `states` say what fails in a thread.
+
+    Raises ValueError for a secret file that cannot be read.
+    """
     graph = settings.graph
     threads = SourceThreads()
     store, cache = build_graph_store(settings), build_pack_cache(settings)
@@ -68,6 +73,8 @@ def build_graph(settings: Settings, telemetry: Telemetry) -> GraphSource:
         threads=threads,
         telemetry=telemetry,
         modules=ModuleIndex(store),
+        states=states,
+        signal_keep=timedelta(days=settings.state.failure_days),
     )
     return GraphSource(store=store, snapshots=snapshots, cache=cache, reader=reader, relevance=relevance)
 

@@ -151,8 +151,8 @@ async def build_service(settings: Settings, *, usage_log: Path | None = None) ->
                 max_record_bytes=max(limits.max_record_bytes, *(spec.max_message_bytes for spec in TOPICS)),
             ),
         )
-        graph = await stack.enter_async_context(aclosing(build_graph(settings, telemetry)))
         state = await stack.enter_async_context(aclosing(build_state(settings, telemetry)))
+        graph = await stack.enter_async_context(aclosing(build_graph(settings, telemetry, state.states)))
         # Loading a large graph takes longer than any layer's timeout, which the first requests would pay.
         await graph.snapshots.preload(sorted(settings.content.roots))
         parsers = ExtractingPool()

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import posixpath
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from schemas.codes import Ranking, Relevance, TaskType
 from schemas.request import AssemblyRequest
+from schemas.session import FailingTest
 from schemas.wire import canonical_json, sha256_hex
 from worker.graph.links import names_in
 from worker.graph.model import NodeRef
 from worker.ports import RequestFrame, Scope
 
 MAX_PATHS: Final = 400
+MAX_TROUBLED_PATHS: Final = 20
 _CODE_ID: Final = re.compile(r"(?<![\w/.-])([\w./-]{1,400}\.\w{1,5})(?:::([\w.<>#]{1,400}))?")
 _REQUIREMENT_ID: Final = re.compile(r"(?<![\w-])[A-Z][A-Z0-9]*(?:-[A-Z0-9]+)*-\d+[a-z]?(?![\w-])")
 
@@ -95,15 +98,38 @@ class Question:
         return tuple(refs)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trouble:
+    """What failed in the thread lately, where the request does not say it itself."""
+
+    failing_tests: tuple[FailingTest, ...] = ()
+    files: tuple[str, ...] = ()
+    """Paths that failures name, or that were touched, the most telling first."""
+
+
 def ask(
-    frame: RequestFrame, scope: Scope, *, budget_tokens: int, encoding: str, policy: GraphPolicy
+    frame: RequestFrame,
+    scope: Scope,
+    *,
+    budget_tokens: int,
+    encoding: str,
+    policy: GraphPolicy,
+    trouble: Trouble = Trouble(),  # noqa: B008 - a frozen value
 ) -> Question:
     """The question that a request asks. O(length of its texts).
+
+    What fails counts as if the request had named it, and in work on a defect so do the files where something
+    failed or was touched.
 
     Under `ranking: hop` a payload that names files is all that is asked about, as the plain rule has it: the
     message of the turn then changes neither roots nor answer.
     """
     request = frame.request
+    failing = trouble.failing_tests if request.working is None else request.working.failing_tests
+    paths = payload_paths(request)
+    if frame.task_type == "DEBUG":
+        hot = [path for path in trouble.files if is_relative(path)]
+        paths = tuple(dict.fromkeys((*paths, *hot[:MAX_TROUBLED_PATHS])))
     question = Question(
         project_id=scope.project_id,
         thread_id=scope.thread_id,
@@ -111,9 +137,9 @@ def ask(
         subject=request.subject,
         requester=request.requester,
         task_type=frame.task_type,
-        text=_text(request),
-        paths=payload_paths(request),
-        failing=tuple(test.id for test in request.working.failing_tests) if request.working else (),
+        text=_text(request, failing),
+        paths=paths,
+        failing=tuple(test.id for test in failing),
         ranking=request.ranking or policy.ranking,
         relevance=request.relevance or policy.relevance,
         budget_tokens=budget_tokens,
@@ -125,12 +151,9 @@ def ask(
     return question
 
 
-def _text(request: AssemblyRequest) -> str:
+def _text(request: AssemblyRequest, failing: Sequence[FailingTest]) -> str:
     """The message, then what failing tests say: a traceback names what it is about better than people do."""
-    parts = [request.user_message]
-    if request.working is not None:
-        parts += (f"{test.id}\n{test.message or ''}" for test in request.working.failing_tests)
-    return "\n".join(parts)
+    return "\n".join((request.user_message, *(f"{test.id}\n{test.message or ''}" for test in failing)))
 
 
 def payload_paths(request: AssemblyRequest) -> tuple[str, ...]:

@@ -10,18 +10,19 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 from dataclasses import dataclass
+from datetime import timedelta
 from functools import partial
 from typing import Final
 
 import structlog
 
 from schemas.request import layer_timeout_ms
-from worker.errors import GraphBehind, RelevanceUnavailable, StoreUnavailable
+from worker.errors import GraphBehind, RelevanceUnavailable, StoreUnavailable, Unavailable
 from worker.graph.answers import AnswerInputs, GraphAnswer, build_answer, decode_answer, encode_answer
 from worker.graph.links import link_request
 from worker.graph.pack_writer import PackHead, write_pack
 from worker.graph.packing import TextSizes
-from worker.graph.question import GraphPolicy, Question, ask
+from worker.graph.question import GraphPolicy, Question, Trouble, ask
 from worker.graph.refining import refine_order, relevance_facts
 from worker.graph.relevance import Refinement, RelevanceEngine
 from worker.graph.selection import Selection, select
@@ -29,7 +30,9 @@ from worker.graph.snapshot import Snapshot
 from worker.ports import PackCache, RequestFrame, Scope, TokenCounter
 from worker.providers.indexed_modules import ModuleIndex
 from worker.providers.snapshots import Snapshots
+from worker.providers.states import SIGNAL_KEEP, ThreadStates
 from worker.providers.threads import SourceThreads
+from worker.state.view import signals_of
 from worker.telemetry import Telemetry
 
 log = structlog.get_logger()
@@ -62,12 +65,17 @@ class GraphReader:
         threads: SourceThreads,
         telemetry: Telemetry,
         modules: ModuleIndex | None = None,
+        states: ThreadStates | None = None,
+        signal_keep: timedelta = SIGNAL_KEEP,
     ) -> None:
         """Without a `relevance` engine, a request that asks for one gets the plain order, which says so.
 
+        `states` say what failed within `signal_keep`; where they cannot be read, the graph is asked without.
         `modules` is for the layers that show source which the worker itself does not see.
         """
         self.modules = modules
+        self._states = states
+        self._signal_keep = signal_keep
         self._snapshots = snapshots
         self._cache = cache
         self._relevance = relevance
@@ -85,7 +93,14 @@ class GraphReader:
         `budget_tokens` is the graph layer's. Raises StoreUnavailable; GraphBehind where the version that the
         request wants to see does not come in time.
         """
-        question = ask(frame, scope, budget_tokens=budget_tokens, encoding=counter.name, policy=self._policy)
+        question = ask(
+            frame,
+            scope,
+            budget_tokens=budget_tokens,
+            encoding=counter.name,
+            policy=self._policy,
+            trouble=await self._trouble(frame, scope),
+        )
         snapshot = await self._snapshot(frame, question)
         if snapshot is None:
             return None
@@ -96,6 +111,17 @@ class GraphReader:
             self._answering[key] = task
             task.add_done_callback(lambda done: self._on_answered(key, done))
         return await asyncio.shield(task)
+
+    async def _trouble(self, frame: RequestFrame, scope: Scope) -> Trouble:
+        if self._states is None or (frame.request.working is not None and frame.task_type != "DEBUG"):
+            return Trouble()
+        try:
+            reading = await self._states.of(frame, scope, layer="graph")
+        except Unavailable as error:
+            log.warning("graph.state_unknown", cause=str(error))
+            return Trouble()
+        signals = signals_of(*reading.events, as_of=frame.as_of, keep=self._signal_keep)
+        return Trouble(failing_tests=signals.failing_tests, files=signals.files)
 
     async def close(self) -> None:
         """Stop what is under way."""

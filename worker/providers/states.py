@@ -13,6 +13,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import timedelta
 from functools import partial
 from typing import Any, Final, Generic, TypeVar
 
@@ -43,6 +44,9 @@ from worker.state.view import (
 T = TypeVar("T")
 
 log = structlog.get_logger()
+
+SIGNAL_KEEP: Final = timedelta(days=7)
+"""How long a failure is news."""
 
 POLL_SECONDS: Final = 0.02
 """How often events that another process takes in are looked for; those of this one are told at once."""

@@ -21,16 +21,13 @@ from worker.providers.contribution import ContributionBuilder
 from worker.providers.diff import FileDiff, split_diff
 from worker.providers.graph_reader import GraphReader
 from worker.providers.offload import run_by_weight
-from worker.providers.states import ThreadStates
+from worker.providers.states import SIGNAL_KEEP, ThreadStates
 from worker.providers.text import LINE_CHARS, cut, fenced, first_line, fold
 from worker.providers.threads import SourceThreads
 from worker.state.view import signals_of
 
 HEADING: Final = "# TASK"
 _FAILING_TEST, _DIFF, _CONTEXT, _FACT = 1.0, 0.95, 0.8, 0.6
-SIGNAL_KEEP: Final = timedelta(days=7)
-"""How long a failure is news."""
-
 _WAIT_SHARE: Final = 0.6
 """Of the layer's timeout, what is spent on waiting for the graph; the rest is for what is at hand."""
 

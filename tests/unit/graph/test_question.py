@@ -7,15 +7,24 @@ from typing import Any
 
 import pytest
 
+from schemas.codes import TaskType
 from schemas.request import AssemblyRequest
+from schemas.session import FailingTest
 from worker.graph.model import NodeRef
-from worker.graph.question import GraphPolicy, Question, ask
+from worker.graph.question import MAX_TROUBLED_PATHS, GraphPolicy, Question, Trouble, ask
 from worker.ports import RequestFrame, Scope, Subject
 
 POLICY = GraphPolicy(ranking="graph", relevance="off", settings_digest="s", code_version="1")
 
 
-def question(policy: GraphPolicy = POLICY, *, budget_tokens: int = 4_000, **fields: Any) -> Question:
+def question(
+    policy: GraphPolicy = POLICY,
+    *,
+    budget_tokens: int = 4_000,
+    task_type: TaskType = "DEBUG",
+    trouble: Trouble = Trouble(),  # noqa: B008 - a frozen value
+    **fields: Any,
+) -> Question:
     body: dict[str, Any] = {
         "request_id": "r1",
         "project_id": "shop",
@@ -28,11 +37,34 @@ def question(policy: GraphPolicy = POLICY, *, budget_tokens: int = 4_000, **fiel
     frame = RequestFrame(
         request=request,
         subject=Subject(name="fix_issues", inject=True, semantic=True, task_type="DEBUG"),
-        task_type="DEBUG",
+        task_type=task_type,
         as_of=datetime(2026, 1, 2, tzinfo=UTC),
     )
     scope = Scope(project_id=request.project_id, thread_id=request.thread_id)
-    return ask(frame, scope, budget_tokens=budget_tokens, encoding="o200k_base", policy=policy)
+    return ask(
+        frame, scope, budget_tokens=budget_tokens, encoding="o200k_base", policy=policy, trouble=trouble
+    )
+
+
+def test_what_fails_in_the_thread_counts_as_if_the_request_had_named_it() -> None:
+    test = FailingTest(id="tests/test_a.py::test_b", message="boom")
+    files = ("pkg/a.py", "../out.py", "/abs.py", "pkg/b.py")
+    asked = question(
+        trouble=Trouble(failing_tests=(test,), files=files), payload={"files_created": ["pkg/b.py"]}
+    )
+    assert asked.text == "Mend it.\ntests/test_a.py::test_b\nboom"
+    assert asked.failing == ("tests/test_a.py::test_b",)
+    assert asked.paths == ("pkg/b.py", "pkg/a.py")
+    many = Trouble(files=tuple(f"pkg/{number}.py" for number in range(50)))
+    assert len(question(trouble=many).paths) == MAX_TROUBLED_PATHS
+
+
+def test_what_the_request_says_of_failing_tests_wins_and_files_count_for_defects_alone() -> None:
+    trouble = Trouble(failing_tests=(FailingTest(id="old"),), files=("pkg/a.py",))
+    said = question(trouble=trouble, working={"failing_tests": [{"id": "new"}]})
+    assert said.failing == ("new",)
+    assert question(trouble=trouble, task_type="BUILD").paths == ()
+    assert question(trouble=trouble).key("v1") != question().key("v1")
 
 
 def test_failing_tests_are_part_of_what_is_looked_for() -> None:
