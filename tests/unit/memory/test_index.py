@@ -44,19 +44,38 @@ def test_rank_is_by_likeness_then_newest_then_id() -> None:
 
 
 def test_the_limit_falls_among_equals_by_id() -> None:
-    items = [fact(f"m{n:02}", "same words", day=1) for n in random.Random(1).sample(range(50), 50)]
-    assert ranked(items, "words", limit=7) == [f"m{n:02}" for n in range(7)]
+    index = MemoryIndex()
+    for n in random.Random(1).sample(range(50), 50):
+        index.add(fact(f"m{n:02}", "same words", day=1 + n % 2))
+    odd, even = ([f"m{n:02}" for n in range(start, 50, 2)] for start in (1, 0))
+    for limit in (1, 7, 25, 30, 50):
+        assert [r.item.id for r in index.rank("words", limit=limit)] == (odd + even)[:limit]
 
 
-def test_a_rare_word_speaks_louder_than_a_common_one() -> None:
-    items = [fact(f"c{n}", f"the cache number {n} of the system") for n in range(20)]
-    items.append(fact("rare", "the tombstone of the system"))
+def test_a_rare_word_speaks_louder_than_two_common_ones() -> None:
+    items = [fact(f"c{n}", "the cache of the system") for n in range(20)]
+    items.append(fact("rare", "the tombstone of records"))
     assert ranked(items, "why does the system of the cache keep a tombstone")[0] == "rare"
 
 
 def test_two_shared_words_beat_one_in_a_shorter_fact() -> None:
-    items = [fact("one", "retry"), fact("two", "a retry in the client needs jitter and some patience")]
-    assert ranked(items, "retry with jitter")[0] == "two"
+    items = [fact("one", "jitter"), fact("two", "a retry in the client needs jitter, patience and luck")]
+    assert ranked(items, "retry with jitter") == ["two", "one"]
+
+
+@pytest.mark.parametrize(
+    ("asked", "text"),
+    [
+        ("exeption", "exception"),
+        ("autentication", "authentication"),
+        ("postgres", "postgresql"),
+        ("kubernets", "kubernetes"),
+    ],
+)
+def test_a_misspelt_word_finds_its_fact_where_no_word_is_shared(asked: str, text: str) -> None:
+    index = MemoryIndex([fact(f"d{n}", f"colour {n} of the layout", day=9) for n in range(50)])
+    index.add(fact("meant", f"{text} handling", day=1))
+    assert index.rank(asked, limit=1)[0].item.id == "meant"
 
 
 def test_a_subject_counts_as_words_of_its_fact() -> None:

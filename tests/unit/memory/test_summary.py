@@ -33,6 +33,19 @@ def test_a_summary_holds_the_goal_the_decisions_and_the_last_word() -> None:
     assert lines[-1] == "- smith: The crash test of the outcome store passes on my branch."
 
 
+@pytest.mark.parametrize(
+    "text",
+    ["we agreed to wait with the next round.", "the upload is stuck since noon.", "it must stay as it was."],
+)
+def test_a_plain_sentence_that_decides_blocks_or_rules_stands_out(text: str) -> None:
+    messages = staged_thread(300)
+    messages = [m for m in messages if not any(decision in m.text for decision in DECISIONS)]
+    messages.insert(150, message(150_000, text, speaker="medic"))
+    # In the middle of the thread: neither the first nor the last word.
+    messages[150] = replace(messages[150], occurred_at=messages[149].occurred_at)
+    assert f"- medic: {text}" in summary(messages, max_tokens=90).text
+
+
 def test_lines_stand_in_order_of_time() -> None:
     text = summary(staged_thread(400)).text
     places = [text.index(decision) for decision in DECISIONS]

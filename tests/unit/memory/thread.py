@@ -37,6 +37,28 @@ def message(number: int, text: str, *, speaker: str = "smith", role: str = "assi
     )
 
 
+def _noise(chance: random.Random) -> str:
+    """A sentence like no other, about nothing."""
+    things = chance.sample(
+        [
+            "page",
+            "view",
+            "colour",
+            "list",
+            "part",
+            "piece",
+            "draft",
+            "look",
+            "shape",
+            "text",
+            "line",
+            "place",
+        ],
+        5,
+    )
+    return f"So this is the {' and the '.join(things)} as it was a little earlier today."
+
+
 def staged_thread(messages: int) -> list[ThreadMessage]:
     """A goal, three findings far apart, chatter between them and a last word."""
     chance = random.Random(7)
