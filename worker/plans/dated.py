@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Final
 
 from worker.code.documents.wording import plain
@@ -68,7 +69,7 @@ def _add_task(plan: PlanText, draft: PlanDraft, place: int, own: Sequence[int]) 
     task.take(details, draft.notes)
     parent = len(draft.steps)
     draft.steps.append(task)
-    for start, end in zip(starts, [*starts[1:], len(own)], strict=True):
+    for start, end in pairwise([*starts, len(own)]):
         _add_step(plan, draft, own[start], own[start + 1 : end], parent)
 
 

@@ -11,7 +11,8 @@ from worker.plans.step_ids import listed_ids
 
 _SURE: Final = r"depends?\s+on|depends|dependent\s+on|blocked\s+by|dependenc(?:y|ies)|waits?\s+for"
 _PERHAPS: Final = r"after|requires?|needs?"
-_KEYWORD: Final = re.compile(rf"\b(?:{_SURE}|{_PERHAPS})\b", re.IGNORECASE)
+_KEYWORDS: Final = ("depend", "block", "wait", "after", "requir", "need")
+"""One of them stands wherever the patterns below match, and is found much faster."""
 _BRACKETED: Final = re.compile(
     rf"[(\[](?:[^()\[\]\n]{{0,120}}[;,]\s*)?(?:(?P<sure>{_SURE})|(?:{_PERHAPS}))\b\s*[:：]?\s*(?P<ids>[^()\[\]\n]{{1,300}})[)\]]",
     re.IGNORECASE,
@@ -37,7 +38,8 @@ class Wanted:
 def wanted_in_title(text: str) -> Iterator[Wanted]:
     """The dependencies that a task's own line names: `(depends on T010)`, `(after 2.1)`, `requires T3`."""
     text = text[:4_000]
-    if not _KEYWORD.search(text):
+    lowered = text.lower()
+    if not any(word in lowered for word in _KEYWORDS):
         return
     for match in _BRACKETED.finditer(text):
         for literal in listed_ids(match["ids"]).ids:

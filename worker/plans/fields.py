@@ -26,7 +26,7 @@ FieldName = Literal[
 ]
 
 _LABELS: Final[dict[FieldName, str]] = {
-    "status": "status|state|current status",
+    "status": "status|state|current status|状态|狀態|状態|статус|estado|상태",
     "depends_on": "depends|depends on|dependencies|dependency|blocked by|requires|after|needs",
     "files": (
         "files|file|create|creates|modify|modifies|paths|leverage|touches|files to create|files to modify"
@@ -48,6 +48,8 @@ _LABELS: Final[dict[FieldName, str]] = {
 _NAMES: Final[Mapping[str, FieldName]] = {
     name: known for known, names in _LABELS.items() for name in names.split("|")
 }
+_FENCED: Final[frozenset[FieldName]] = frozenset({"verify", "expected"})
+"""Fields whose content often stands in a fence."""
 _EMPHASISED: Final = re.compile(
     r"(?<!\w)_(?P<name>[A-Za-z][\w ]{0,30}):\s*(?P<value>[^\n]{1,2000}?)_(?!\w)"
     r"|\*\*(?P<bold>[A-Za-z][\w ]{0,30}):\s*(?P<bold_value>[^*\n]{1,2000})\*\*"
@@ -118,7 +120,7 @@ def read_details(outline: Outline, places: Iterator[int]) -> Details:
     for place in places:
         entry = outline.entries[place]
         if entry.kind == "fence" and entry.fence is not None:
-            if label in {"verify", "expected"}:
+            if label is not None and label in _FENCED:
                 details.add(label, entry.fence.body[:_MAX_LINE_CHARS])
             continue
         if entry.kind not in {"text", "item"}:
@@ -140,14 +142,10 @@ def _ends_label(entry: Entry, label_indent: int) -> bool:
 
 def read_line(details: Details, text: str, label: FieldName | None) -> FieldName | None:
     """Read one line, which stands below an open `label` or none. The label that it opens itself, if any."""
-    emphasised = [
-        (_NAMES.get((match["name"] or match["bold"]).strip().lower()), match["value"] or match["bold_value"])
-        for match in _EMPHASISED.finditer(text)
-    ]
-    if any(name for name, _ in emphasised):
-        for name, value in emphasised:
-            if name:
-                details.add(name, value)
+    emphasised = list(_emphasised_fields(text))
+    if emphasised:
+        for known, value in emphasised:
+            details.add(known, value)
         properties = _EMPHASISED.sub(_keep_property, text).strip(" ·-")
         if _PROPERTY.search(properties):
             details.verify.append(title_of(properties))
@@ -172,6 +170,13 @@ def read_line(details: Details, text: str, label: FieldName | None) -> FieldName
     if label is None:
         details.files += paths_in(text)
     return None
+
+
+def _emphasised_fields(text: str) -> Iterator[tuple[FieldName, str]]:
+    for match in _EMPHASISED.finditer(text):
+        known = _NAMES.get((match["name"] or match["bold"]).strip().lower())
+        if known is not None:
+            yield known, match["value"] or match["bold_value"]
 
 
 def _keep_property(match: re.Match[str]) -> str:

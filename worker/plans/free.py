@@ -16,7 +16,7 @@ from worker.plans.outline import Entry
 from worker.plans.plan_text import PlanText, is_criteria_heading
 from worker.plans.pointers import file_status
 from worker.plans.results import PlanNote
-from worker.plans.statuses import said_status
+from worker.plans.statuses import exact_status, said_status
 from worker.plans.tables import table_steps
 from worker.plans.titles import split_task, title_of
 
@@ -121,7 +121,21 @@ def _listed_steps(plan: PlanText, notes: list[PlanNote]) -> list[StepDraft]:
 
 
 def _signed_bullets(plan: PlanText, notes: list[PlanNote]) -> list[StepDraft]:
-    """Bullets under headings that speak of a plan, where one of them bears a sign or word of status."""
+    """Bullets under headings that speak of a plan, where one of them bears a sign or word of status.
+
+    On a board, whose headings are statuses themselves, every bullet below those.
+    """
+    columns = {
+        place
+        for place, entry in enumerate(plan.entries)
+        if entry.kind == "heading" and exact_status(plain(entry.text)) is not None
+    }
+    if len(columns) > 1:
+        return [
+            _item_step(plan, place, notes, number=False)
+            for place, entry in enumerate(plan.entries)
+            if entry.kind == "item" and entry.parent is None and entry.section in columns
+        ]
     chosen = [
         place
         for place, entry in enumerate(plan.entries)

@@ -187,7 +187,7 @@ def _tasks(text: str) -> Iterator[tuple[str, str, int]]:
     ]
     if not found:
         heads = [*_HEADED.finditer(text)]
-        ends = [*(head.start() for head in heads[1:]), len(text)]
+        ends = [*(head.start() for head in heads), len(text)][1:]
         found = [
             (head.start(), head["title"], text[head.end() : end])
             for head, end in zip(heads, ends, strict=True)

@@ -22,11 +22,23 @@ _SURE: Final = re.compile(
 _PERHAPS: Final = re.compile(
     r"(?:task\s+)?status(?:es)?\s*(?:legend|key|values|markers|codes)?\s*[:：]?\s*\Z", re.IGNORECASE
 )
-_WORDS: Final = re.compile(
-    r"legend|key|notation|symbols|marks|markers|leyenda|légende|图例|圖例|凡例|범례|легенда|chú thích|status",
-    re.IGNORECASE,
+_WORDS: Final = (
+    *(
+        "legend",
+        "key",
+        "notation",
+        "symbols",
+        "marks",
+        "markers",
+        "leyenda",
+        "légende",
+        "图例",
+        "圖例",
+        "凡例",
+    ),
+    *("범례", "легенда", "chú thích", "status"),
 )
-"""Cheaper than the two above, and true wherever one of them is."""
+"""One of them stands wherever the two above match, and is found much faster."""
 _LABEL_CHARS: Final = 60
 _SEPARATOR: Final = r"\s*(?:[=:：→–—-]+>?|\bmeans\b)\s*"
 _EXPLAINED: Final = re.compile(
@@ -90,9 +102,8 @@ def _fold(mark: str) -> str:
 def _announces(entry: Entry, pattern: re.Pattern[str]) -> bool:
     if entry.mark is not None or entry.kind not in {"heading", "text", "item"}:
         return False
-    return _WORDS.search(entry.text[:_LABEL_CHARS]) is not None and bool(
-        pattern.match(plain(entry.text[:200]))
-    )
+    start = entry.text[:_LABEL_CHARS].lower()
+    return any(word in start for word in _WORDS) and bool(pattern.match(plain(entry.text[:200])))
 
 
 def _run(outline: Outline, place: int, *, is_sure: bool) -> dict[int, tuple[str, str]]:

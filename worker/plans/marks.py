@@ -80,6 +80,9 @@ def read_mark(
     by_mark = _by_table(mark, dialect)
     by_legend = legend.status(mark) if mark is not None else None
     by_field = status_in_field(field, legend)
+    if by_field == "unknown" and by_mark is not None:
+        # A word that nobody knows says less than the box does.
+        by_field = None
     if by_legend is not None:
         found = by_legend, ""
     elif by_field is not None:

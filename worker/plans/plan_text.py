@@ -17,7 +17,7 @@ from worker.plans.legends import Legend, read_legend
 from worker.plans.outline import Entry, Outline, read_outline
 from worker.plans.results import PlanNote
 from worker.plans.source import Source, read_source
-from worker.plans.statuses import SaidStatus, said_status, without_status
+from worker.plans.statuses import SaidStatus, exact_status, said_status, without_status
 from worker.plans.titles import title_of
 
 _WORK_HEADING: Final = re.compile(
@@ -131,7 +131,7 @@ class PlanText:
         if section is None:
             return None
         if section not in self._said:
-            own = said_status(self.entries[section].text, is_heading=True)
+            own = said_by_heading(self.entries[section].text)
             self._said[section] = own or self.said_above(section)
         return self._said[section]
 
@@ -158,22 +158,22 @@ class PlanText:
         for place, entry in enumerate(self.entries):
             above = entry.parent if entry.parent is not None else entry.section
             is_inside = above is not None and opens[above]
-            is_criteria = _CRITERIA.search(entry.text[:_MAX_LABEL_CHARS]) is not None
             match entry.kind:
                 case "heading":
                     label = None
                     is_title = entry.level == 1 and place == title
-                    opens.append(is_inside or (is_criteria and not is_title))
+                    opens.append(is_inside or (not is_title and is_criteria_heading(entry.text)))
                 case "text":
                     if _is_label(entry.text):
-                        label = (entry.parent, entry.indent) if is_criteria else None
+                        label = (entry.parent, entry.indent) if is_criteria_heading(entry.text) else None
                     elif entry.is_after_blank and entry.parent is None:
                         label = None
                     opens.append(is_inside)
                 case _:
                     is_labelled = label is not None and label[0] == entry.parent and entry.indent >= label[1]
                     is_inside = is_inside or is_labelled
-                    opens.append(is_inside or (is_criteria and entry.mark is None and _is_label(entry.text)))
+                    is_label = entry.mark is None and _is_label(entry.text)
+                    opens.append(is_inside or (is_label and is_criteria_heading(entry.text)))
             scope.append(is_inside)
         return scope
 
@@ -188,6 +188,15 @@ def open_plan(path: str, text: str) -> PlanText:
 def is_work_heading(text: str) -> bool:
     """Whether a heading stands for work: Phase, Step, Task, Milestone and a number, or a number alone."""
     return _WORK_HEADING.match(plain(text[:_MAX_LABEL_CHARS])) is not None
+
+
+def said_by_heading(text: str) -> SaidStatus | None:
+    """The status that a heading bears, or is, as on a board of "To Do", "In Progress" and "Done"."""
+    said = said_status(text, is_heading=True)
+    if said is None:
+        status = exact_status(plain(text))
+        return SaidStatus(status, text, "") if status is not None else None
+    return said
 
 
 def is_criteria_heading(text: str) -> bool:

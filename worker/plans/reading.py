@@ -38,7 +38,8 @@ def read_plan(path: str | None, text: str, *, siblings: Mapping[str, str] = _NO_
 
     `path` is relative to the project's root, with `/`, or None where the text came without one; `siblings`
     are other files of the same feature, change or plan folder by path: requirements, the current tag, the
-    proposal, the status file, other tasks. A pure function of all three. O(n): about a second a megabyte.
+    proposal, the status file, other tasks. A pure function of all three, so its result may be kept under
+    their digest. O(n): some four seconds a megabyte of tasks, 0.05 s for a plan of a hundred steps.
     """
     place = (path or "").replace("\\", "/")
     if len(text) > MAX_PLAN_CHARS:
@@ -83,7 +84,8 @@ def _read(plan_format: PlanFormat, plan: PlanText, siblings: Mapping[str, str]) 
         draft.pointer = find_pointer(plan, draft.steps)
     if plan_format in _NEEDS_STEPS and not draft.steps:
         unknown = _unknown(plan.source.text, "no steps")
-        return replace(unknown, title=draft.title, notes=(*unknown.notes, *plan.source.notes))
+        notes = sorted((*unknown.notes, *plan.source.notes), key=lambda note: note.line)
+        return replace(unknown, title=draft.title, notes=tuple(notes))
     return assemble(plan_format, draft)
 
 

@@ -126,6 +126,12 @@ def status_of_word(raw: str) -> StepStatus | None:
     return _status(match["word"])
 
 
+def exact_status(text: str) -> StepStatus | None:
+    """The status that a text is the word for; None for any other text."""
+    text = text.replace(_VARIATION, "").strip()
+    return _status(text) if _EXACT.match(text) else None
+
+
 def status_in_legend(text: str) -> StepStatus | None:
     """The first known word anywhere in an explanation; the longest of those that begin there."""
     match = _ANYWHERE.search(text.replace(_VARIATION, "")[:_TAIL_CHARS])

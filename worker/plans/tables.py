@@ -102,7 +102,8 @@ def _columns_of(rows: Sequence[Entry]) -> _Columns | None:
     cells = [row.block.cells for row in rows if row.block is not None]
     boxes = (n for n in range(len(block.header)) if all(n < len(c) and _BOX.match(c[n]) for c in cells))
     box = next(boxes, None)
-    if "id" not in places:
+    if "id" not in places and box is not None:
+        # Behind a box stands the id, whatever its column is called.
         with_ids = (
             n
             for n in range(len(block.header))

@@ -441,3 +441,22 @@ def test_a_memory_bank_works_on_its_focus_and_then_on_the_next_steps():
 )
 def test_without_a_path_the_content_tells_the_format(text: str, plan_format: str):
     assert detect("", text) == plan_format
+
+
+def test_a_dated_task_without_steps_is_a_step_itself():
+    document = read_plan(
+        "plans/2026-01-31-a.md", "### Task 1: A ✅\n### Task 2: B\n**Files:**\n- Modify: `a.py`\n"
+    )
+    assert [(one.id, one.status) for one in document.steps] == [("1", "done"), ("2", "pending")]
+    assert document.steps[1].files == ("a.py",)
+    assert document.active == "2"
+
+
+def test_gsd_tasks_may_stand_below_headings():
+    text = "### Task 1: A\n<action>do</action>\n<verify>look</verify>\n### Task 2: B\n<files>b.ts</files>\n"
+    document = read_plan(".planning/phases/01-a/01-01-PLAN.md", text)
+    assert [(one.id, one.title, one.actions, one.verify, one.files) for one in document.steps] == [
+        ("1", "A", ("do",), ("look",), ()),
+        ("2", "B", (), (), ("b.ts",)),
+    ]
+    assert read_plan(".planning/ROADMAP.md", "</task>\n").format == "unknown_format"

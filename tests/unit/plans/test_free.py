@@ -166,3 +166,23 @@ def test_ids_without_a_sign_count_where_several_share_their_letters():
         ("AB-2", "two", "pending"),
         (None, "S3 bucket", "pending"),
     ]
+
+
+def test_on_a_board_the_headings_are_the_statuses():
+    text = "# Board\n## In Progress\n- A\n## To Do\n- B\n  - detail\n## Done\n- D\n## Notes\n- E\n"
+    document = read_plan("TODO.md", text)
+    assert [(one.title, one.status) for one in document.steps] == [
+        ("A", "active"),
+        ("B", "pending"),
+        ("D", "done"),
+    ]
+
+
+def test_a_quarter_or_a_priority_is_no_id():
+    text = "| Milestone | Target | Status |\n|---|---|---|\n| Core | Q1 | done |\n| Sync | Q2 | |\n"
+    assert told(read_plan("ROADMAP.md", text)) == [(None, "Core", "done"), (None, "Sync", "pending")]
+
+
+def test_an_unknown_status_word_says_less_than_the_box():
+    document = read_plan("PLAN.md", "- [x] A\n  - **状态**: 进行中\n")
+    assert [one.status for one in document.steps] == ["done"]
