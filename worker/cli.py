@@ -21,7 +21,7 @@ from rich.console import Console
 
 from schemas.codes import RejectionCode
 from schemas.times import parse_time
-from worker import cli_evaluate, cli_graph
+from worker import cli_evaluate, cli_graph, cli_state
 from worker.errors import Rejected, Unavailable, WorkerError
 from worker.logs import configure_logs
 from worker.terminal import REJECTED, AsJson, fail, load_settings, talk
@@ -48,6 +48,7 @@ app.command()(cli_graph.index)
 app.command()(cli_graph.pack)
 app.command()(cli_evaluate.evaluate)
 app.command()(cli_graph.purge)
+app.command()(cli_state.session)
 schema_app.command("check")(cli_graph.schema_check)
 schema_app.command("apply")(cli_graph.schema_apply)
 schema_app.command("migrate")(cli_graph.schema_migrate)

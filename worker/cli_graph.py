@@ -22,7 +22,7 @@ from rich.progress import (
 from rich.table import Table
 
 from schemas.codes import TaskType
-from worker.terminal import AsJson, fail, load_settings, talk
+from worker.terminal import AsJson, ProjectOption, check_project, fail, load_settings, talk
 
 if TYPE_CHECKING:
     from worker.code.indexing import IndexProgress, IndexReport
@@ -34,7 +34,6 @@ _PHASES = {
     "link": "linking names",
     "store": "storing",
 }
-ProjectOption = Annotated[str, typer.Option("--project", help="The project's id.")]
 
 
 def index(
@@ -54,7 +53,7 @@ def index(
     """
     if not path.is_dir():
         fail(f"{path} is not a folder")
-    _check_project(project)
+    check_project(project)
     from worker.index_commands import follow_tree, index_tree  # noqa: PLC0415  # stores and parsers load only here
 
     if watch:
@@ -176,7 +175,7 @@ def pack(
     task_type = task.upper()
     if task_type not in get_args(TaskType):
         fail(f"unknown task {task!r}; known: {', '.join(get_args(TaskType))}")
-    _check_project(project)
+    check_project(project)
     from worker.graph_commands import PackOrder, order_pack  # noqa: PLC0415  # as above
 
     order = PackOrder(
@@ -303,7 +302,7 @@ def purge(
     """
     from worker.wiring_kafka import purge_once  # noqa: PLC0415  # as above
 
-    _check_project(project)
+    check_project(project)
     settings = load_settings()
     if not yes:
         what = f"the thread {thread!r} of {project}" if thread else f"everything of {project}"
@@ -313,14 +312,3 @@ def purge(
         sys.stdout.write(json.dumps(asdict(purged), indent=2) + "\n")
         return
     sys.stdout.write(f"erased {_counts(asdict(purged)) or 'nothing: there was nothing'}\n")
-
-
-def _check_project(project: str) -> None:
-    from pydantic import TypeAdapter, ValidationError  # noqa: PLC0415  # as above
-
-    from schemas.wire import ProjectId  # noqa: PLC0415  # as above
-
-    try:
-        TypeAdapter[str](ProjectId).validate_python(project)
-    except ValidationError:
-        fail(f"{project!r} is no project id: letters, digits, dot, underscore and dash, at most 128")

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from worker.wiring import Settings
 
 talk = Console(stderr=True, highlight=False)
+ProjectOption = Annotated[str, typer.Option("--project", help="The project's id.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 
 
@@ -41,3 +42,15 @@ def load_settings(*, is_service: bool = False) -> Settings:
     level = settings.log_level if is_service or settings.log_level == "error" else "warning"
     configure_logs(level=level, log_format=settings.log_format)
     return settings
+
+
+def check_project(project: str) -> None:
+    """End with one line where that is no project id."""
+    from pydantic import TypeAdapter, ValidationError  # noqa: PLC0415  # loads only where it is used
+
+    from schemas.wire import ProjectId  # noqa: PLC0415  # loads only where it is used
+
+    try:
+        TypeAdapter[str](ProjectId).validate_python(project)
+    except ValidationError:
+        fail(f"{project!r} is no project id: letters, digits, dot, underscore and dash, at most 128")

@@ -7,6 +7,7 @@ import ssl
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Final
 
@@ -39,6 +40,7 @@ from worker.kafka.topics import TopicCatalogue, ensure_topics
 from worker.ports import CrashLedger, OutcomeStore
 from worker.purging import Places, Purged, purge
 from worker.settings import Content, Graph, Http, Kafka, Outcomes, Settings, State, read_secret
+from worker.state.upkeep import keep_compact
 from worker.stores.redis import RedisCrashLedger, RedisOutcomeStore
 from worker.stores.sqlite import SqliteCrashLedger, SqliteOutcomeStore
 from worker.telemetry import Telemetry
@@ -153,6 +155,10 @@ async def build_service(settings: Settings, *, usage_log: Path | None = None) ->
         )
         state = await stack.enter_async_context(aclosing(build_state(settings, telemetry)))
         graph = await stack.enter_async_context(aclosing(build_graph(settings, telemetry, state.states)))
+        upkeep = asyncio.create_task(
+            keep_compact(state.store, keep=timedelta(days=settings.state.compact_after_days), now=utc_now)
+        )
+        stack.callback(upkeep.cancel)
         # Loading a large graph takes longer than any layer's timeout, which the first requests would pay.
         await graph.snapshots.preload(sorted(settings.content.roots))
         parsers = ExtractingPool()

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import aclosing
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import partial
 
+from worker.budget.tokens import counter_for
+from worker.ports import Scope
+from worker.providers.session_document import render_session
 from worker.providers.states import ThreadStates
 from worker.providers.threads import SourceThreads
 from worker.settings import Settings
@@ -39,6 +44,28 @@ def build_state(settings: Settings, telemetry: Telemetry) -> StateSource:
 def build_state_store(settings: Settings) -> StateStore:
     """The store that the settings name."""
     return SqliteStateStore(settings.state.sqlite_path)
+
+
+async def session_document(
+    settings: Settings,
+    project_id: str,
+    thread_id: str | None,
+    *,
+    template: str | None,
+    as_of: datetime | None,
+) -> str:
+    """What is known of a thread as a document for people. Raises StateUnavailable."""
+    async with aclosing(build_state(settings, Telemetry())) as state:
+        scope = Scope(project_id=project_id, thread_id=thread_id)
+        reading = await state.states.read(scope)
+        row = settings.content.models[settings.content.default_model]
+        return render_session(
+            reading,
+            scope,
+            as_of=as_of or datetime.now(UTC),
+            counter=counter_for(row.encoding, safety_factor=str(row.safety_factor)),
+            template=template,
+        )
 
 
 def _on_applied(states: ThreadStates, telemetry: Telemetry, project_id: str, applied: Applied) -> None:

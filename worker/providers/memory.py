@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
@@ -10,9 +12,10 @@ from schemas.session import Memory
 from worker.budget.trimming import trim_to_budget
 from worker.memory.index import MemoryIndex
 from worker.memory.recall import Recall, recall_from
-from worker.ports import LayerBudget, LayerContribution, RequestFrame, Scope
+from worker.ports import LayerBudget, LayerContribution, RequestFrame, Scope, TokenCounter
 from worker.providers.contribution import ContributionBuilder, no_content
 from worker.providers.offload import run_by_weight
+from worker.providers.states import StateReading, ThreadStates
 from worker.providers.threads import SourceThreads
 
 HEADING: Final = "# MEMORY"
@@ -23,28 +26,88 @@ RECALL_FLOOR_TOKENS: Final = 50
 _SUMMARY_RELEVANCE, _LEAST_RELEVANCE, _RELEVANCE_SPAN = 0.9, 0.2, 0.6
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Remembered:
+    """A thread's memory, wherever it comes from."""
+
+    has_summary: bool
+    facts: int
+    """That hold, and can be recalled."""
+    summarize: Callable[[int], str]
+    """The summary in at most so many tokens."""
+    recall: Callable[[int], Recall]
+    """What bears on the message, in at most so many tokens."""
+
+
 class MemoryProvider:
-    """Memory that stands inline in the request."""
+    """Memory that stands inline in the request, else what is known of its thread."""
 
     layer: PartName = "memory"
 
-    def __init__(self, *, summary_tokens: int = SUMMARY_TOKENS, threads: SourceThreads | None = None) -> None:
-        """Cap the summary at `summary_tokens`; work on heavy input in these threads, else in its own."""
+    def __init__(
+        self,
+        states: ThreadStates | None = None,
+        *,
+        summary_tokens: int = SUMMARY_TOKENS,
+        threads: SourceThreads | None = None,
+    ) -> None:
+        """Ask `states`; cap the summary at `summary_tokens`; work in these threads, else in its own."""
+        self._states = states
         self._threads = threads or SourceThreads()
         self._summary_tokens = summary_tokens
 
     async def provide(self, frame: RequestFrame, scope: Scope, budget: LayerBudget) -> LayerContribution:
-        """Summary and recall; `empty` without memory, or where the budget holds neither."""
-        del scope  # inline state is the request's own
+        """Summary and recall; `empty` without memory, or where the budget holds neither.
+
+        Raises StateUnavailable and StateBehind.
+        """
         memory, message = frame.request.memory, frame.request.user_message
-        if memory is None:
+        if memory is not None:
+            build = partial(build_memory, memory, message, budget=budget, summary_tokens=self._summary_tokens)
+            return await run_by_weight(self._threads, build, memory, message)
+        if self._states is None:
             return no_content(self.layer, "no_data")
-        build = partial(build_memory, memory, message, budget=budget, summary_tokens=self._summary_tokens)
-        return await run_by_weight(self._threads, build, memory, message)
+        reading = await self._states.of(frame, scope, layer=self.layer)
+        if reading.thread is None and not reading.memories.count:
+            return no_content(self.layer, "no_data")
+        remembered = remembered_of(reading, message, counter=budget.counter)
+        # A summary takes milliseconds, and so does a search of ten thousand facts.
+        return await self._threads.run(
+            partial(write_memory, remembered, budget=budget, summary_tokens=self._summary_tokens)
+        )
+
+
+def remembered_of(reading: StateReading, message: str, *, counter: TokenCounter) -> Remembered:
+    """The memory of a thread as its state has it: a summary of its messages, and its facts."""
+
+    def summarize(max_tokens: int) -> str:
+        summary = reading.summary(max_tokens=max_tokens, counter=counter)
+        return "" if summary is None else summary.text
+
+    return Remembered(
+        has_summary=reading.thread is not None,
+        facts=reading.memories.count,
+        summarize=summarize,
+        recall=lambda tokens: reading.memories.recall(message, budget_tokens=tokens, counter=counter),
+    )
 
 
 def build_memory(
     memory: Memory, message: str, *, budget: LayerBudget, summary_tokens: int = SUMMARY_TOKENS
+) -> LayerContribution:
+    """The memory of a request as `write_memory` writes it."""
+    index, text, counter = MemoryIndex(memory.items), memory.summary or "", budget.counter
+    remembered = Remembered(
+        has_summary=bool(text) and not text.isspace(),
+        facts=len(index),
+        summarize=lambda tokens: trim_to_budget(text, tokens, counter),
+        recall=lambda tokens: recall_from(index, message, budget_tokens=tokens, counter=counter),
+    )
+    return write_memory(remembered, budget=budget, summary_tokens=summary_tokens)
+
+
+def write_memory(
+    memory: Remembered, *, budget: LayerBudget, summary_tokens: int = SUMMARY_TOKENS
 ) -> LayerContribution:
     """The summary, at most `summary_tokens` long, then recalled items in what is left of the budget.
 
@@ -52,16 +115,12 @@ def build_memory(
     that is smaller than twice that. What is recalled is `recall_from`'s, in its order.
     """
     block = ContributionBuilder("memory", heading=HEADING, resource_type="memory")
-    has_summary = bool(memory.summary) and not memory.summary.isspace()
-    items = MemoryIndex(memory.items)
     left = budget.tokens
 
     def write_summary() -> None:
         nonlocal left
-        floor = min(RECALL_FLOOR_TOKENS, budget.tokens // 2) if len(items) else 0
-        text = trim_to_budget(
-            memory.summary or "", min(summary_tokens, budget.tokens - floor), budget.counter
-        )
+        floor = min(RECALL_FLOOR_TOKENS, budget.tokens // 2) if memory.facts else 0
+        text = memory.summarize(min(summary_tokens, budget.tokens - floor))
         if text and not text.isspace():
             left -= budget.counter.count(text)
             block.add(
@@ -72,14 +131,11 @@ def build_memory(
                 is_divisible=True,
             )
 
-    if has_summary:
+    if memory.has_summary:
         block.section("summary", write_summary)
-    block.section(
-        "recall",
-        lambda: _write_recall(block, recall_from(items, message, budget_tokens=left, counter=budget.counter)),
-    )
+    block.section("recall", lambda: _write_recall(block, memory.recall(left)))
     contribution = block.finish()
-    if contribution.status == "empty" and (len(items) or has_summary):
+    if contribution.status == "empty" and (memory.facts or memory.has_summary):
         return no_content("memory", "below_heading", capped=contribution.capped)
     return contribution
 

@@ -82,6 +82,11 @@ class Memories:
         with self._lock:
             return recall_from(self._index, query, budget_tokens=budget_tokens, counter=counter)
 
+    def current(self) -> list[MemoryItem]:
+        """The facts that hold, by id."""
+        with self._lock:
+            return self._index.current()
+
     @property
     def count(self) -> int:
         """How many facts hold."""
@@ -140,6 +145,10 @@ class ThreadStates:
                 return await asyncio.shield(reading)
         except TimeoutError:
             raise StateBehind(len(event_ids)) from None
+
+    async def read(self, scope: Scope) -> StateReading:
+        """What is known of the thread now. Raises StateUnavailable."""
+        return await self._read(scope, ())
 
     def changed(self, project_id: str) -> None:
         """Events of the project were applied by this process: whoever waits for them looks again."""
