@@ -16,20 +16,22 @@ from worker.plans.outline import letter_box
 from worker.plans.plan_text import PlanText
 from worker.plans.results import PlanNote
 from worker.plans.step_ids import LeadingId, families, letters_of
-from worker.plans.titles import TaskText, split_task, title_of
+from worker.plans.titles import TaskText, split_task, strip_stamp, title_of
 
 _CRITERION_ID: Final = re.compile(r"(?:SC|AC)-?\d")
 _REQUIREMENT_ID: Final = re.compile(r"(?:N?FR|REQ|DOD|EC|CHK|UAT|US)-?\d")
+_TASK_NUMBER: Final = re.compile(r"T\d{2,5}[a-z]?\Z")
 _EXPLAINING_LINES: Final = 20
 _WRAPPED_CHARS: Final = 60
 """A shorter line was broken on purpose; what follows it is no part of the title."""
 
 
 def accept_any(leading: LeadingId, known: AbstractSet[str]) -> bool:
-    """Ids that are set off by a sign, dotted numbers, and letters that several ids begin with."""
+    """Ids that are set off by a sign, dotted numbers, `T012`, and letters that several ids begin with."""
     if leading.is_numbered:
         return leading.is_marked_off or "." in leading.id
-    return leading.is_marked_off or letters_of(leading.id) in known
+    is_task_number = _TASK_NUMBER.match(leading.id) is not None
+    return leading.is_marked_off or is_task_number or letters_of(leading.id) in known
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,8 +45,6 @@ class BoxRules:
     """A whole number stands at the top, however it is indented."""
     accept: Callable[[LeadingId, AbstractSet[str]], bool] = accept_any
     """Whether an id is one, given the letters that several ids of the file begin with."""
-    prepare: Callable[[str], str] = field(default=lambda text: text)
-    """Takes off what stands in front of the id, such as a stamp."""
     read_tags: Callable[[StepDraft, str], str] = field(default=lambda _, rest: rest)
     """Reads the tags that follow the id into the step; what is left of the text."""
 
@@ -127,7 +127,7 @@ def _candidates(plan: PlanText, rules: BoxRules, leave_out: AbstractSet[int]) ->
             if letter is None or not plan.legend.is_mark(letter):
                 continue
             mark, text = letter, rest
-        written = rules.prepare(text)
+        written = strip_stamp(text)
         boxed.append((place, entry.line, mark, written, split_task(written)))
     leading = [text.leading for *_, text in boxed if text.leading is not None]
     known = families(one.id for one in leading if not one.is_numbered)

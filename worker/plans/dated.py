@@ -34,7 +34,9 @@ def is_dated(path: str, text: str) -> bool:
 
 def read_dated(plan: PlanText) -> PlanDraft:
     """Each task a step, its steps its parts: `3.1` is step 1 of task 3. O(n)."""
-    draft = PlanDraft(title=plan.title(), goal=plan.goal(), decisions=plan.decisions(), notes=plan.notes)
+    draft = PlanDraft(
+        title=plan.title(), goal=plan.goal(), decisions=plan.decisions(), notes=list(plan.notes)
+    )
     tasks = {
         place
         for place, entry in enumerate(plan.entries)

@@ -18,11 +18,6 @@ _TELLTALE: Final = re.compile(
     r"|and)\s*Retrospective|Purpose\s*/\s*Big Picture)",
     re.MULTILINE | re.IGNORECASE,
 )
-_STAMP: Final = re.compile(
-    r"[*_`]*[(\[]?\s*(?:\d{4}|YYYY)-(?:\d{2}|MM)-(?:\d{2}|DD)"
-    r"(?:[T ,]+(?:\d{1,2}|HH):?(?:\d{2}|MM)(?::\d{2}(?:\.\d+)?)?\s*(?:Z|UTC|[A-Z]{2,5}|[+-]\d{2}:?\d{2})?)?"
-    r"\s*[)\]]?[*_`]*\s*[:：—–-]*\s*"
-)
 _PURPOSE: Final = re.compile(r"\W*(?:purpose\b|goal\b|big picture)", re.IGNORECASE)
 _VALIDATION: Final = re.compile(r"\W*validation and acceptance\b", re.IGNORECASE)
 _REMAINING: Final = re.compile(r"\bremaining\s*:\s*(?P<rest>[^;)]+)", re.IGNORECASE)
@@ -41,7 +36,7 @@ def read_exec_plan(plan: PlanText) -> PlanDraft:
     outside = {p for p in headings if p != progress and plan.entries[p].section != progress}
     # The title stands above the journal: leaving it out would leave out everything.
     tops = {p for p in outside if progress is None or progress not in plan.outline.below(p)}
-    boxes = read_boxes(plan, BoxRules(prepare=strip_stamp), leave_out=tops)
+    boxes = read_boxes(plan, BoxRules(), leave_out=tops)
     draft = PlanDraft(
         title=plan.title(),
         goal=_purpose(plan, headings),
@@ -58,13 +53,6 @@ def read_exec_plan(plan: PlanText) -> PlanDraft:
         if step.status != "done":
             step.verify += verify
     return draft
-
-
-def strip_stamp(text: str) -> str:
-    """A journal line without the time in front of it; the whole line where there is nothing else."""
-    match = _STAMP.match(text)
-    rest = text[match.end() :].strip() if match else ""
-    return rest or text
 
 
 def _purpose(plan: PlanText, headings: list[int]) -> str:

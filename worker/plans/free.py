@@ -18,7 +18,7 @@ from worker.plans.pointers import file_status
 from worker.plans.results import PlanNote
 from worker.plans.statuses import exact_status, said_status
 from worker.plans.tables import table_steps
-from worker.plans.titles import split_task, title_of
+from worker.plans.titles import split_task, strip_stamp, title_of
 
 _KEYWORD: Final = re.compile(
     r"\W*(?:(?:phase|step|task|milestone|day|week|sprint|stage|iteration|fase|etapa|фаза|этап)"
@@ -40,7 +40,9 @@ def read_free(plan: PlanText) -> PlanDraft:
     Boxes; rows of a table with a status column or ids of tasks; headings with "Phase", "Step" and the like
     and a number; the ordered list under a heading that speaks of a plan; bullets there with a sign of status.
     """
-    draft = PlanDraft(title=plan.title(), goal=plan.goal(), decisions=plan.decisions(), notes=plan.notes)
+    draft = PlanDraft(
+        title=plan.title(), goal=plan.goal(), decisions=plan.decisions(), notes=list(plan.notes)
+    )
     boxes = read_boxes(plan, BoxRules())
     if boxes.steps:
         draft.steps, draft.criteria = boxes.steps, boxes.criteria
@@ -150,7 +152,7 @@ def _item_step(plan: PlanText, place: int, notes: list[PlanNote], *, number: boo
     entry = plan.entries[place]
     details: Details = read_details(plan.outline, iter(plan.outline.below(place)))
     parts = split_task(entry.text)
-    literal, text = (entry.number, entry.text) if number else (None, entry.text)
+    literal, text = entry.number if number else None, strip_stamp(entry.text)
     if parts.leading is not None and parts.leading.is_marked_off:
         literal, text = parts.leading.id, parts.rest
     reading = read_mark(

@@ -50,7 +50,7 @@ def read_gsd(plan: PlanText, siblings: Mapping[str, str]) -> PlanDraft:
         return _read_tasks(plan, siblings)
     name = _name(plan.path)
     state = plan if name == "state" else _open(siblings, "state")
-    roadmap = plan if name != "state" else _open(siblings, "roadmap")
+    roadmap = plan if name not in {"state", "requirements"} else _open(siblings, "roadmap")
     draft = PlanDraft(
         title=plan.title(), goal=plan.goal(), decisions=plan.decisions(), notes=list(plan.notes)
     )

@@ -40,7 +40,7 @@ def read_openspec(plan: PlanText, siblings: Mapping[str, str]) -> PlanDraft:
     """
     path = _PATH.search(plan.path)
     draft = PlanDraft(
-        title=plan.title(), goal=_goal(plan, siblings), decisions=plan.decisions(), notes=plan.notes
+        title=plan.title(), goal=_goal(plan, siblings), decisions=plan.decisions(), notes=list(plan.notes)
     )
     draft.is_closed = path is not None and path["archive"] is not None
     if path is not None and path["name"].lower() != "tasks":

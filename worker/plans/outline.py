@@ -7,8 +7,7 @@ bullet below a heading are a code block there, and a task for everyone who write
 from __future__ import annotations
 
 import re
-from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -62,8 +61,6 @@ class Outline:
 
     source: Source
     entries: Sequence[Entry]
-    children: Mapping[int, Sequence[int]]
-    """Of each item the entries directly below it."""
     end: Sequence[int]
     """Of each entry the place after the last one that stands below it, of a heading its whole section."""
 
@@ -108,7 +105,7 @@ class _Reader:
             elif line.strip():
                 self._add_line(number, line[:MAX_TEXT_CHARS], is_after_blank=is_after_blank)
             is_after_blank = not line.strip()
-        return Outline(self._source, self._entries, self._children(), self._ends())
+        return Outline(self._source, self._entries, self._ends())
 
     def _add(self, entry: Entry) -> None:
         self._entries.append(entry)
@@ -201,13 +198,6 @@ class _Reader:
                 section=self._section(),
             )
         )
-
-    def _children(self) -> dict[int, list[int]]:
-        children: defaultdict[int, list[int]] = defaultdict(list)
-        for place, entry in enumerate(self._entries):
-            if entry.parent is not None:
-                children[entry.parent].append(place)
-        return dict(children)
 
     def _ends(self) -> list[int]:
         ends = [place + 1 for place in range(len(self._entries))]

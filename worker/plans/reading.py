@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from types import MappingProxyType
@@ -27,8 +28,11 @@ from worker.plans.task_master import parse_task_master, read_task_master
 MAX_PLAN_CHARS: Final = 4_000_000
 """A larger file is kept as text, with a note."""
 
-_NEEDS_STEPS: Final[frozenset[PlanFormat]] = frozenset({"free", "gsd", "memory_bank"})
-"""Formats that many files look like which are no plans."""
+_NO_STEPS: Final = re.compile(
+    r"(?:^|/)specs/\d{1,14}-[^/]+/plan\.md$|(?:^|/)openspec/changes/(?:archive/)?[^/]+/(?:proposal|design)\.md$"
+    r"|(?:^|/)\.planning/REQUIREMENTS\.md$",
+    re.IGNORECASE,
+)
 
 _NO_SIBLINGS: Final[Mapping[str, str]] = MappingProxyType({})
 
@@ -79,14 +83,22 @@ def detect(path: str, text: str) -> PlanFormat:
 
 def _read(plan_format: PlanFormat, plan: PlanText, siblings: Mapping[str, str]) -> PlanDocument:
     draft = _draft(plan_format, plan, siblings)
+    if not draft.steps and not holds_no_steps(plan.path):
+        # The right place, another shape: somebody wrote the plan by hand.
+        draft = read_free(plan)
     draft.is_closed = draft.is_closed or is_closed(plan)
     if draft.pointer is None:
         draft.pointer = find_pointer(plan, draft.steps)
-    if plan_format in _NEEDS_STEPS and not draft.steps:
+    if not draft.steps and not holds_no_steps(plan.path):
         unknown = _unknown(plan.source.text, "no steps")
         notes = sorted((*unknown.notes, *plan.source.notes), key=lambda note: note.line)
         return replace(unknown, title=draft.title, notes=tuple(notes))
     return assemble(plan_format, draft)
+
+
+def holds_no_steps(path: str) -> bool:
+    """Whether it is one of the files beside a plan that say why and how, and never what is left to do."""
+    return _NO_STEPS.search(path) is not None
 
 
 def _draft(plan_format: PlanFormat, plan: PlanText, siblings: Mapping[str, str]) -> PlanDraft:

@@ -202,11 +202,3 @@ def _mask_comments(visible: list[str], number: int, comment_ends: Sequence[int])
 def _comment_start(line: str, position: int) -> int:
     starts = (match.start() for match in _SPAN_OR_COMMENT.finditer(line, position) if match["comment"])
     return next(starts, -1)
-
-
-def fences_between(source: Source, start: int, end: int) -> Iterator[Fence]:
-    """The fences that begin in the lines `start` to `end`, both included."""
-    place = bisect_left(source.fences, start, key=lambda fence: fence.start)
-    while place < len(source.fences) and source.fences[place].start <= end:
-        yield source.fences[place]
-        place += 1

@@ -47,7 +47,9 @@ def is_spec_kit(path: str, text: str) -> bool:
 
 def read_spec_kit(plan: PlanText) -> PlanDraft:
     """The tasks. `plan.md` holds technical context and no steps. O(n)."""
-    draft = PlanDraft(title=plan.title(), goal=plan.goal(), notes=plan.notes, decisions=plan.decisions())
+    draft = PlanDraft(
+        title=plan.title(), goal=plan.goal(), notes=list(plan.notes), decisions=plan.decisions()
+    )
     path = _PATH.search(plan.path)
     if path is not None and path["name"].lower() == "plan":
         return draft

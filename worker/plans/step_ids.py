@@ -20,7 +20,6 @@ _START: Final = re.compile(
 )
 _MAX_RANGE: Final = 100
 """A longer range is given by its two ends."""
-_TOKEN: Final = rf"(?:#?{LETTERED}|{NUMBERED})"
 _LISTED: Final = re.compile(
     rf"(?<![\w.-])(?P<word>{_WORDS})?(?P<first>(?:[A-Za-z][A-Za-z0-9]{{0,11}}?[-_.]?)?\d{{1,9}}(?:\.\d{{1,9}}){{0,8}}[a-z]?)"
     rf"(?:\s*(?:\.\.\.?|[…–—〜～~-])\s*{_WORDS}?(?P<last>[A-Za-z]{{0,12}}[-_]?\d{{1,9}}(?:\.\d{{1,9}}){{0,8}}[a-z]?)"

@@ -14,6 +14,11 @@ _ALL_STRUCK: Final = re.compile(r"[\s*_]*~~(?P<text>[^~]+)~~[\s*_.]*\Z")
 _LEADING_SIGN: Final = re.compile(
     r"(?P<sign>[✅✓✔☑🔄🚧►🟡⬜☐⏳📋⛔🔴⏸⏭]\ufe0f?)\s*(?P<rest>\S.*)\Z", re.DOTALL
 )
+_STAMP: Final = re.compile(
+    r"[*_`]*[(\[]?\s*(?:\d{4}|YYYY)-(?:\d{2}|MM)-(?:\d{2}|DD)"
+    r"(?:[T ,]+(?:\d{1,2}|HH):?(?:\d{2}|MM)(?::\d{2}(?:\.\d+)?)?\s*(?:Z|UTC|[A-Z]{2,5}|[+-]\d{2}:?\d{2})?)?"
+    r"\s*[)\]]?[*_`]*\s*[:：—–-]*\s*"
+)
 _MARKUP: Final = re.compile(
     r"(?P<code>`+[^`]*`+)|\[(?P<text>[^\[\]\n]{0,300})\]\([^()\s]{0,500}\)"
     r"|\*\*|~~|(?<!\w)[*_]{1,2}(?=\S)|(?<=\S)[*_]{1,2}(?!\w)"
@@ -31,8 +36,16 @@ class TaskText:
     """The text, or the id, where it is struck through, as written."""
 
 
+def strip_stamp(text: str) -> str:
+    """A line without the time that a journal puts in front of it; all of it where nothing else is there."""
+    match = _STAMP.match(text)
+    rest = text[match.end() :].strip() if match else ""
+    return rest or text
+
+
 def split_task(text: str) -> TaskText:
-    """The id and the rest of a task's text. A sign in front of the id is put behind it."""
+    """The id and the rest of a task's text. A sign in front of the id is put behind it, a stamp taken off."""
+    text = strip_stamp(text)
     struck = _ALL_STRUCK.match(text)
     if struck:
         text = struck["text"].strip()

@@ -460,3 +460,18 @@ def test_gsd_tasks_may_stand_below_headings():
         ("2", "B", (), (), ("b.ts",)),
     ]
     assert read_plan(".planning/ROADMAP.md", "</task>\n").format == "unknown_format"
+
+
+@pytest.mark.parametrize(
+    "path", [".kiro/specs/a/tasks.md", "specs/001-a/tasks.md", "openspec/changes/a/tasks.md"]
+)
+def test_a_plan_of_another_shape_in_a_known_place_is_read_all_the_same(path: str):
+    text = "# Tasks\n| ID | Description | WP |\n|---|---|---|\n| T001 | a | WP01 |\n"
+    assert [one.id for one in read_plan(path, text).steps] == ["T001"]
+    prose = read_plan(path, "# Tasks\n\nAsk Bo.\n")
+    assert (prose.format, prose.text) == ("unknown_format", "# Tasks\n\nAsk Bo.\n")
+
+
+def test_a_list_of_requirements_is_no_plan():
+    document = read_plan(".planning/REQUIREMENTS.md", "- [x] **AUTH-01**: log in\n")
+    assert (document.format, document.steps) == ("gsd", ())

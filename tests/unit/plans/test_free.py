@@ -186,3 +186,25 @@ def test_a_quarter_or_a_priority_is_no_id():
 def test_an_unknown_status_word_says_less_than_the_box():
     document = read_plan("PLAN.md", "- [x] A\n  - **状态**: 进行中\n")
     assert [one.status for one in document.steps] == ["done"]
+
+
+@pytest.mark.parametrize(
+    "stamp",
+    [
+        "2026-05-11 - ",
+        "(2026-05-11 09:10Z) ",
+        "**2026-05-11**: ",
+        "[2026-05-11] ",
+        "2026-05-11T09:10:00+09:00 — ",
+        "2026-05-11 10:00 JST ",
+    ],
+)
+def test_a_stamp_is_no_part_of_a_title(stamp: str):
+    assert told(read_plan("TODO.md", f"- [ ] {stamp}Outline agreed\n")) == [
+        (None, "Outline agreed", "pending")
+    ]
+    assert told(read_plan("TODO.md", f"## Next steps\n1. {stamp}Outline agreed\n"))[0][1] == "Outline agreed"
+
+
+def test_a_lone_task_number_is_an_id():
+    assert told(read_plan(None, "- [ ] T047 Dark theme — DEFERRED\n")) == [("T047", "Dark theme", "deferred")]
