@@ -40,6 +40,7 @@ def assemble(plan_format: PlanFormat, draft: PlanDraft) -> PlanDocument:
         format=plan_format,
         title=draft.title,
         goal=draft.goal or None,
+        is_closed=draft.is_closed,
         steps=tuple(_step(draft, place, ids, dependencies, tree) for place in range(len(steps))),
         active=ids[found.active] if found.active is not None else None,
         also_active=tuple(ids[place] for place in found.also_active),

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from typing import Final
 
+from schemas.codes import StepStatus
 from worker.code.documents.text_yaml import text_of, texts_of
 from worker.plans.boxes import BoxRules, read_boxes
 from worker.plans.drafts import PlanDraft, StepDraft
@@ -127,9 +128,9 @@ def _follow_state(draft: PlanDraft, state: PlanText, siblings: Mapping[str, str]
                 break
 
 
-def _overrule(draft: PlanDraft, step: StepDraft, status: str) -> None:
+def _overrule(draft: PlanDraft, step: StepDraft, status: StepStatus) -> None:
     draft.notes.append(PlanNote(kind="status_conflict", line=step.line, text=step.printed_id or step.title))
-    step.status = "done" if status == "done" else "active"
+    step.status = status
     step.raw = Raw(mark=step.raw.mark, words="STATE.md")
 
 

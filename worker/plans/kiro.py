@@ -94,7 +94,7 @@ def _add_waves(plan: PlanText, draft: PlanDraft) -> None:
     steps = {step.printed_id: step for step in reversed(draft.steps)}
     edges = 0
     for before, wave in pairwise(waves):
-        wanted = [Wanted(literal, is_sure=True) for literal in before]
+        wanted = [Wanted(literal, is_sure=False) for literal in before]
         edges += len(wanted) * len(wave)
         if edges > MAX_EDGES:
             return

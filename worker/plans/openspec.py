@@ -25,9 +25,14 @@ _LOWEST: Final = re.compile(r"\W*\d{1,4}(?:\.\d{1,4})+[.)]?\s")
 
 
 def is_openspec(path: str, text: str) -> bool:
-    """Whether it belongs to a change of OpenSpec, by its place or by groups and tasks whose numbers agree."""
+    """Whether it belongs to a change of OpenSpec, by its place or by groups and tasks whose numbers agree.
+
+    Others number their tasks alike, so that counts for a file without a path, or of the same name, alone.
+    """
     if _PATH.search(path):
         return True
+    if path and not path.lower().endswith("tasks.md"):
+        return False
     groups = {match["number"] for match in _GROUP.finditer(text)}
     tasks = [match["group"] for match in _TASK.finditer(text)]
     return bool(tasks) and all(group in groups for group in tasks)

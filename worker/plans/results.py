@@ -122,6 +122,8 @@ class PlanDocument:
     goal: str | None = None
     steps: tuple[PlanStep, ...] = ()
     """In document order."""
+    is_closed: bool = False
+    """Whether the document is archived or superseded: nothing in it is active, whatever its marks say."""
     active: str | None = None
     also_active: tuple[str, ...] = ()
     """Other steps that are marked active; the active one's ancestors are not named."""

@@ -150,7 +150,7 @@ def test_a_named_step_that_is_closed_is_passed_over():
 )
 def test_nothing_is_active_in_a_closed_document(path: str, front: str):
     document = read_plan(path, f"{front}- [ ] A\n- [ ] B\n")
-    assert (document.active, document.next) == (None, ())
+    assert (document.is_closed, document.active, document.next) == (True, None, ())
     assert len(document.steps) == 2
 
 

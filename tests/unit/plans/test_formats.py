@@ -475,3 +475,15 @@ def test_a_plan_of_another_shape_in_a_known_place_is_read_all_the_same(path: str
 def test_a_list_of_requirements_is_no_plan():
     document = read_plan(".planning/REQUIREMENTS.md", "- [x] **AUTH-01**: log in\n")
     assert (document.format, document.steps) == ("gsd", ())
+
+
+def test_numbered_groups_in_a_file_of_another_name_are_a_free_plan():
+    document = read_plan("PLAN.md", "## 1. Setup\n- [x] 1.1 A\n- [ ] 1.2 B\n")
+    assert (document.format, document.active) == ("free", "1.2")
+
+
+def test_a_wave_that_names_unknown_tasks_is_no_reason_for_notes():
+    graph = '{"waves": [["1", "9"], ["2"]]}'
+    text = f"- [ ] 1. A\n- [ ] 2. B\n## Task Dependency Graph\n```json\n{graph}\n```\n"
+    document = read_plan(".kiro/specs/a/tasks.md", text)
+    assert (document.steps[1].depends_on, document.notes) == (("1",), ())
