@@ -70,10 +70,11 @@ class PlanText:
         return self.outline.source
 
     def title(self) -> str:
-        """The first heading without status words; else the front matter's title."""
+        """The first heading without status words, unless it is a step; else the front matter's title."""
         heading = next((entry for entry in self.entries if entry.kind == "heading"), None)
-        front = text_of(self.source.front.get("title"))
-        return title_of(without_status(heading.text)) if heading else title_of(front)
+        if heading is None or is_work_heading(heading.text):
+            return title_of(text_of(self.source.front.get("title")))
+        return title_of(without_status(heading.text))
 
     def goal(self) -> str:
         """What a `Goal:` line says above the first work heading, else a goal section's first paragraph."""

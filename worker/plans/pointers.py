@@ -12,7 +12,7 @@ from worker.code.documents.text_yaml import text_of
 from worker.code.documents.wording import plain
 from worker.plans.dependencies import StepNames
 from worker.plans.drafts import StepDraft
-from worker.plans.marks import status_in_field
+from worker.plans.marks import OPEN, status_in_field
 from worker.plans.plan_text import PlanText
 from worker.plans.step_ids import listed_ids
 from worker.plans.titles import title_of
@@ -64,6 +64,8 @@ def find_pointer(plan: PlanText, steps: Sequence[StepDraft]) -> int | None:
         place = next((one for one in ids if one is not None), None) if found is None else found
         if place is None:
             place = _by_title(title_of(text).casefold(), titles)
+        if place is None:
+            place = _in_group(title_of(text).casefold(), steps)
         if place is not None:
             return place
     return None
@@ -75,10 +77,23 @@ def _by_title(text: str, titles: dict[str, int]) -> int | None:
     return titles[max(fitting, key=len)] if fitting else None
 
 
+def _in_group(text: str, steps: Sequence[StepDraft]) -> int | None:
+    """The first open step of the group that is named, as in "Phase 2"."""
+    groups = (
+        place
+        for place, step in enumerate(steps)
+        if step.group and step.status in OPEN and re.match(rf"{re.escape(text)}\b", step.group.casefold())
+    )
+    return next(groups, None) if len(text) >= _MIN_TITLE_CHARS else None
+
+
 def _named(plan: PlanText) -> Iterator[str]:
     for key, value in plan.source.front.items():
-        if key.lower().startswith("current") and text_of(value):
-            yield text_of(value)
+        text = text_of(value)
+        if key.lower().startswith("current") and text:
+            yield text
+            if text.isdigit():
+                yield f"{key.lower().rpartition('_')[2]} {text}"
     for place, entry in enumerate(plan.entries):
         if entry.kind == "heading" and _CURRENT_HEADING.match(plain(entry.text[:200])):
             first = next(

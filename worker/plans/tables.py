@@ -38,6 +38,7 @@ _COLUMNS: Final[dict[str, str]] = {
     for name in names.split("|")
 }
 _TASK_ID: Final = re.compile(r"(?:[A-Z]{1,8}[-_.]?\d{1,6}(?:\.\d{1,4})*[a-z]?|\d{1,4}(?:\.\d{1,4})+[a-z]?)\Z")
+_NUMBER: Final = re.compile(r"(?:[A-Z]{0,4}-?)\d{1,4}(?:\.\d{1,4})*[a-z]?\Z")
 _BOX: Final = re.compile(r"`?\[(?P<mark>[^\[\]]?)\]`?\Z")
 _SUM: Final = re.compile(r"\W*(?:total|totals|sum|summe|overall|합계|合计|合計|итого)\b", re.IGNORECASE)
 _YES: Final = frozenset({"yes", "y", "true", "x", "✓", "✔", "✅", "[p]", "p"})
@@ -94,12 +95,17 @@ def _columns_of(rows: Sequence[Entry]) -> _Columns | None:
     block = rows[0].block
     if block is None:
         return None
+    cells = [row.block.cells for row in rows if row.block is not None]
     places: dict[str, int] = {}
     for place, name in enumerate(block.header):
         known = _COLUMNS.get(plain(name).strip().lower())
+        if known == "title" and "id" not in places and "title" in places:
+            # "Phase 1 | Set up": the first of two titles is a number.
+            first = places["title"]
+            if all(first < len(c) and _NUMBER.match(plain(c[first])) for c in cells):
+                places["id"] = places.pop("title")
         if known is not None:
             places.setdefault(known, place)
-    cells = [row.block.cells for row in rows if row.block is not None]
     boxes = (n for n in range(len(block.header)) if all(n < len(c) and _BOX.match(c[n]) for c in cells))
     box = next(boxes, None)
     if "id" not in places and box is not None:

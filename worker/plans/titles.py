@@ -20,7 +20,8 @@ _STAMP: Final = re.compile(
     r"\s*[)\]]?[*_`]*\s*[:：—–-]*\s*"
 )
 _MARKUP: Final = re.compile(
-    r"(?P<code>`+[^`]*`+)|\[(?P<text>[^\[\]\n]{0,300})\]\([^()\s]{0,500}\)"
+    # `__init__.py` and `__call__()` are names, though bold type looks the same.
+    r"(?P<code>`+[^`]*`+|(?<=/)__\w+__|__\w+__(?=[.(]))|\[(?P<text>[^\[\]\n]{0,300})\]\([^()\s]{0,500}\)"
     r"|\*\*|~~|(?<!\w)[*_]{1,2}(?=\S)|(?<=\S)[*_]{1,2}(?!\w)"
 )
 

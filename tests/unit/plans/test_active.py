@@ -135,6 +135,13 @@ def test_a_named_step_goes_before_the_first_ready_one(front: str):
     assert document.active == "T003"
 
 
+def test_a_named_phase_means_its_first_open_step():
+    document = read_plan(
+        "PLAN.md", "---\ncurrent_phase: 2\n---\n## Phase 1: A\n- [ ] a\n## Phase 2: B\n- [x] b\n- [ ] c\n"
+    )
+    assert document.active == document.steps[2].id
+
+
 def test_a_named_step_that_is_closed_is_passed_over():
     document = read_plan(SPEC_KIT, "---\ncurrent_task: T001\n---\n- [x] T001 A\n- [ ] T002 B\n")
     assert document.active == "T002"

@@ -208,3 +208,19 @@ def test_a_stamp_is_no_part_of_a_title(stamp: str):
 
 def test_a_lone_task_number_is_an_id():
     assert told(read_plan(None, "- [ ] T047 Dark theme — DEFERRED\n")) == [("T047", "Dark theme", "deferred")]
+
+
+def test_of_two_title_columns_the_numbers_are_ids():
+    text = "| Phase | Description | Status |\n|---|---|---|\n| 1 | A | ✅ |\n| 2 | B | ❌ |\n"
+    assert told(read_plan("PLAN.md", text)) == [("1", "A", "done"), ("2", "B", "blocked")]
+
+
+def test_a_name_with_underscores_is_no_bold_type():
+    document = read_plan("PLAN.md", "- [ ] Add src/pkg/__init__.py and __call__() in __two__ _places_\n")
+    assert document.steps[0].title == "Add src/pkg/__init__.py and __call__() in two places"
+    assert document.steps[0].files == ("src/pkg/__init__.py",)
+
+
+def test_a_heading_that_is_a_step_is_no_title():
+    assert read_plan("PLAN.md", "---\ntitle: X\n---\n## Phase 1: A\n").title == "X"
+    assert read_plan("PLAN.md", "# Move ✅\n## Phase 1: A\n").title == "Move"
