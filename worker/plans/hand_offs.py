@@ -82,7 +82,8 @@ _WORDS: Final[tuple[tuple[Slot, str], ...]] = (
     (
         "state",
         (
-            r"\bstate\b|\bstatus\b|\bwhere (?:we|things|it) (?:are|stands?)\b|\bsnapshot\b"
+            r"\bstate\b|\bstatus\b|\bin progress\b|\bactive work\b"
+            r"|\bwhere (?:we|things|it) (?:are|stands?)\b|\bsnapshot\b"
             r"|\bcontext\b|\bsummary\b|\btl;?dr\b|状态|現状|現在|состояни|estado|stand\b|상태"
         ),
     ),
@@ -103,7 +104,7 @@ _EMPTY: Final = re.compile(
     r"|decisions?)(?: \w+){0,3}|keine|нет|无|なし|ninguno|-)?\W*\Z",
     re.IGNORECASE,
 )
-_COMMIT: Final = re.compile(r"(?<![\w/.#-])(?=[0-9a-f]*\d)(?=\d*[a-f])[0-9a-f]{7,40}(?![\w/.-])")
+_COMMIT: Final = re.compile(r"(?<![\w/.#-])(?=[0-9a-f]*\d)(?=\d*[a-f])[0-9a-f]{7,40}(?![\w/-]|\.\w)")
 _PULL: Final = re.compile(r"(?:\bPR\s*#?|\bpull/|(?<![\w&])#)(?P<number>\d{1,6})\b", re.IGNORECASE)
 _MAX_HEADING_CHARS: Final = 120
 
@@ -251,13 +252,22 @@ _LABEL: Final = re.compile(
 )
 
 
+_PLAIN_LABEL: Final = re.compile(
+    r"(?P<name>(?:current )?(?:state|status)|goal|done|completed|not done|remaining|next(?: steps?| tasks?)?"
+    r"|to-?do|blockers?|risks?|gotchas|decisions?|(?:key )?files|commands?)\s*[:：]\s*(?P<value>.*)\Z",
+    re.IGNORECASE | re.DOTALL,
+)
+
+
 def _label(entry: Entry) -> tuple[Slot, str] | None:
-    """A bold label that names a slot, in a line or a top-level item."""
+    """A label that names a slot, bold or one of the usual words, in a line or a top-level item."""
     if entry.kind not in {"text", "item"} or entry.parent is not None or entry.mark is not None:
         return None
-    match = _LABEL.match(entry.text)
-    if match is None or not (":" in entry.text or "：" in entry.text or not match["value"]):
-        return None
+    match = _PLAIN_LABEL.match(entry.text)
+    if match is None:
+        match = _LABEL.match(entry.text)
+        if match is None or not (":" in entry.text or "：" in entry.text or not match["value"]):
+            return None
     slot = slot_of(match["name"])
     return (slot, match["value"].strip()) if slot is not None else None
 

@@ -144,3 +144,12 @@ def test_rows_and_headings_below_a_slot_are_its_entries():
     assert document is not None
     assert document.files == ("a.py",)
     assert document.next == ("Write the guide", "In English.")
+
+
+def test_plain_labels_and_work_in_progress_are_slots():
+    document = read_hand_off(
+        "HANDOFF.md", "Status: ok, see 1a2b3c4d.\n\nNext: do it\n\n## 🚧 In progress\n- Reader\n"
+    )
+    assert document is not None
+    assert (document.state, document.next) == (("ok, see 1a2b3c4d.", "Reader"), ("do it",))
+    assert document.commits == ("1a2b3c4d",)
