@@ -47,6 +47,7 @@ NodeLabel = Literal[
     "Message",
     "GatewayEvent",
     "ToolCall",
+    "DecisionEvent",
 ]
 LABELS: Final[tuple[NodeLabel, ...]] = get_args(NodeLabel)
 
@@ -105,7 +106,7 @@ _IN_FILES: Final[tuple[NodeLabel, ...]] = ("File", "Module", "Class", "Function"
 _SPECIFIED: Final[tuple[NodeLabel, ...]] = ("Spec", "Requirement", "RequirementItem")
 _RUN_STATE: Final[tuple[NodeLabel, ...]] = (
     *("Goal", "PlanDocument", "WorkItem", "HandOff", "Memory", "TestResult", "Session", "PipelineRun"),
-    *("Intent", "Decision", "Artifact", "Message", "GatewayEvent", "ToolCall"),
+    *("Intent", "Decision", "Artifact", "Message", "GatewayEvent", "ToolCall", "DecisionEvent"),
 )
 
 LABEL_RULES: Final[tuple[LabelRule, ...]] = (
@@ -132,7 +133,7 @@ LABEL_RULES: Final[tuple[LabelRule, ...]] = (
     LabelRule(label="WorkItem", id_form="work item id"),
     LabelRule(label="HandOff", id_form="event id"),
     LabelRule(label="Memory", id_form="memory id"),
-    LabelRule(label="TestResult", id_form="test id"),
+    LabelRule(label="TestResult", id_form="event id", expires=True),
     LabelRule(label="Volk", key="alias", id_form="the volk's alias"),
     LabelRule(label="Session", key="session_id", id_form="session id"),
     LabelRule(label="Intent", id_form="intent id"),
@@ -141,6 +142,8 @@ LABEL_RULES: Final[tuple[LabelRule, ...]] = (
     LabelRule(label="Message", id_form="event id", expires=True),
     LabelRule(label="GatewayEvent", id_form="event id", expires=True),
     LabelRule(label="ToolCall", id_form="event id", expires=True),
+    # What somebody decided at that moment; a `Decision` is the record that the code base keeps.
+    LabelRule(label="DecisionEvent", id_form="event id", expires=True),
 )
 
 RELATION_RULES: Final[tuple[RelationRule, ...]] = (
@@ -207,9 +210,21 @@ RELATION_RULES: Final[tuple[RelationRule, ...]] = (
     ),
 )
 
-BookkeepingLabel = Literal["GraphNode", "GraphHead", "FileFacts"]
+BookkeepingLabel = Literal[
+    "GraphNode",
+    "GraphHead",
+    "FileFacts",
+    "StateProject",
+    "StateWriter",
+    "StateEvent",
+    "StateEntity",
+    "StateHead",
+    "StateContent",
+]
 """What a store keeps for itself. `GraphNode` is a second label of every node that a graph store wrote, so
-that it never takes what others keep under the same canonical labels for its own."""
+that it never takes what others keep under the same canonical labels for its own; `StateEvent` is that of
+every event that a state store wrote, the signals among them: `Message`, `GatewayEvent`, `ToolCall`,
+`TestResult` and `DecisionEvent`."""
 
 BookkeepingKey = Literal["ref", "project", "key"]
 
@@ -217,6 +232,12 @@ BOOKKEEPING_KEYS: Final[dict[BookkeepingLabel, BookkeepingKey]] = {
     "GraphNode": "ref",
     "GraphHead": "project",
     "FileFacts": "key",
+    "StateProject": "project",
+    "StateWriter": "project",
+    "StateEvent": "key",
+    "StateEntity": "key",
+    "StateHead": "key",
+    "StateContent": "key",
 }
 
 LegacyLabel = Literal["Method", "Package", "Parameter", "ImportNode", "DecoratorNode"]

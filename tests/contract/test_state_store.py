@@ -7,6 +7,7 @@ from collections.abc import AsyncGenerator
 from datetime import timedelta
 from itertools import count, pairwise
 from random import Random
+from uuid import uuid4
 
 import pytest
 import pytest_asyncio
@@ -16,26 +17,62 @@ from hypothesis import strategies as st
 from tests.support.state_events import HOSTILE_IDS, START, expected, held, record, records
 from worker.state.records import StateRecord, microseconds
 from worker.state.store import Place, StateStore
+from worker.stores.neo4j_link import Neo4jLink
+from worker.stores.neo4j_state import Neo4jStateStore
+from worker.stores.redis_state import HotStateStore
 from worker.stores.sqlite_state import SqliteStateStore
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 THREADS = ("t1", "t2", "")
 _projects = count()
+_RUN = f"t{uuid4().hex[:12]}"
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module", params=["sqlite"])
+@pytest_asyncio.fixture(
+    scope="module",
+    loop_scope="module",
+    params=["sqlite", *(pytest.param(name, marks=pytest.mark.services) for name in ("neo4j", "hot"))],
+)
 async def store(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> AsyncGenerator[StateStore]:
-    opened: StateStore = SqliteStateStore(tmp_path_factory.mktemp("state") / "state.db")
+    cold: StateStore
+    if request.param == "neo4j":
+        user, password = request.getfixturevalue("neo4j_auth")
+        link = Neo4jLink(request.getfixturevalue("neo4j_url"), user=user, password=password, retry_seconds=20)
+        cold = Neo4jStateStore(link, timeout_seconds=20)
+    else:
+        cold = SqliteStateStore(tmp_path_factory.mktemp("state") / "state.db")
+    opened = cold if request.param != "hot" else patient_hot(cold, request.getfixturevalue("redis_url"))
     yield opened
+    for project_id in await opened.projects():
+        if project_id.startswith(_RUN):
+            await opened.purge(project_id)
     await opened.close()
+
+
+def patient_hot(cold: StateStore, url: str) -> HotStateStore:
+    """The server is not what is slow on a machine that is busy."""
+    return HotStateStore(
+        cold,
+        url,
+        keep_seconds=600,
+        key_prefix=_RUN,
+        connect_timeout_seconds=5,
+        timeout_seconds=5,
+        on_result=lambda result, count: None,
+    )
+
+
+def new_project() -> str:
+    """A server outlives a run."""
+    return f"{_RUN}-{next(_projects)}"
 
 
 @pytest.fixture
 def project() -> str:
-    return f"p{next(_projects)}"
+    return new_project()
 
 
 async def apply(store: StateStore, project: str, *events: StateRecord) -> None:
@@ -56,7 +93,7 @@ async def test_order_batches_and_repeats_change_nothing(
 ) -> None:
     shuffled = [*events, *events[: len(events) // 2]]
     order.shuffle(shuffled)
-    one, other = f"p{next(_projects)}", f"p{next(_projects)}"
+    one, other = new_project(), new_project()
     await store.apply(one, events)
     edges = [0, *sorted(cuts), len(shuffled)]
     for start, end in pairwise(edges):
@@ -208,7 +245,7 @@ async def test_a_long_content_is_had_by_its_digest_in_its_project_alone(
 async def test_compaction_forgets_events_and_not_what_they_came_to(
     store: StateStore, events: list[StateRecord], before: int
 ) -> None:
-    project = f"p{next(_projects)}"
+    project = new_project()
     await store.apply(project, events)
     wanted = await held(store, project, *THREADS)
     before_us = microseconds_at(before)

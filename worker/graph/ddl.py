@@ -11,6 +11,12 @@ from schemas.graph import BOOKKEEPING_KEYS, LABEL_RULES, LABELS, BookkeepingKey,
 FULL_TEXT_INDEX: Final = "graph_text"
 _SEARCHED: Final[tuple[NodeLabel, ...]] = tuple(rule.label for rule in LABEL_RULES if rule.is_searched)
 _BY_NAME: Final = "CREATE INDEX graphnode_name IF NOT EXISTS FOR (n:GraphNode) ON (n.project, n.name)"
+_STATE_INDEXES: Final = (
+    # Its second property has the events of one thing come sorted, straight from the index.
+    "CREATE INDEX stateevent_entity IF NOT EXISTS FOR (n:StateEvent) ON (n.entity, n.position)",
+    "CREATE INDEX stateevent_thread IF NOT EXISTS FOR (n:StateEvent) ON (n.project, n.thread, n.at_us)",
+    "CREATE INDEX stateentity_place IF NOT EXISTS FOR (n:StateEntity) ON (n.place)",
+)
 _NAME: Final = re.compile(r"(?:CONSTRAINT|INDEX) (\w+) IF NOT EXISTS")
 
 
@@ -18,14 +24,15 @@ def get_all_ddl() -> tuple[str, ...]:
     """Every statement, each idempotent, in the order of the table.
 
     Of each label a constraint that its `key`, `{project}:{id}`, is unique, and an index on `project`; the
-    same for what a store keeps beside the graph; one index over names; one full-text index over what is
-    searched by words.
+    same for what a store keeps beside the graph; one index over names; three by which state is read; one
+    full-text index over what is searched by words.
     """
     return (
         *(_unique(label) for label in LABELS),
         *(_unique_bookkeeping(label, key) for label, key in BOOKKEEPING_KEYS.items()),
         *(_by_project(label) for label in LABELS),
         _BY_NAME,
+        *_STATE_INDEXES,
         _full_text(_SEARCHED),
     )
 

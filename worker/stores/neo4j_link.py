@@ -3,14 +3,15 @@
 The driver's defaults wait a minute for a connection and half a minute for retries, longer than any request
 lives. Here a lost server is known within `retry_seconds`, one that hangs within the caller's own timeout.
 A transaction that met a deadlock or a lost connection runs again until `retry_seconds` have passed, and once
-more where the connection was lost at the commit, which may have succeeded: so its work must be fit to run
-twice.
+more where the connection was lost at the commit, which may have succeeded, or where a node went away while
+its lock was waited for: so its work must be fit to run twice.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
 from typing import Any, Final, LiteralString, TypeVar, cast
 
 from neo4j import (
@@ -19,7 +20,9 @@ from neo4j import (
     AsyncDriver,
     AsyncGraphDatabase,
     AsyncManagedTransaction,
+    AsyncSession,
     NotificationMinimumSeverity,
+    Query,
     unit_of_work,
 )
 from neo4j.exceptions import CypherSyntaxError, CypherTypeError, DriverError, IncompleteCommit, Neo4jError
@@ -29,6 +32,7 @@ from worker.errors import StoreUnavailable
 STORE: Final = "neo4j"
 _RETRY_PAUSE_SECONDS: Final = 0.05
 _SERVER_SECONDS_MORE: Final = 1.0
+_GONE: Final = "Neo.ClientError.Statement.EntityNotFound"
 
 T = TypeVar("T")
 Transaction = AsyncManagedTransaction
@@ -78,6 +82,26 @@ class Neo4jLink:
 
         return await self.write(work, timeout_seconds=timeout_seconds)
 
+    async def ask(
+        self, statement: str, parameters: Mapping[str, Any], *, timeout_seconds: float
+    ) -> list[list[Any]]:
+        """The rows of one statement: a single round trip, where a transaction of several takes two more.
+
+        It may take locks, and run again; its text is made as for `rows`.
+        """
+        query = Query(cast("LiteralString", statement), timeout=timeout_seconds + _SERVER_SECONDS_MORE)
+        loop = asyncio.get_running_loop()
+        is_over_at = loop.time() + self._retry_seconds
+        async with self._session(WRITE_ACCESS, timeout_seconds) as session:
+            while True:
+                try:
+                    result = await session.run(query, dict(parameters))
+                    return [list(record.values()) async for record in result]
+                except (DriverError, Neo4jError) as error:
+                    if not (error.is_retryable() or _is_gone(error)) or loop.time() > is_over_at:
+                        raise
+                await asyncio.sleep(_RETRY_PAUSE_SECONDS)
+
     async def close(self) -> None:
         """Close the connections. Idempotent."""
         self._is_closed = True
@@ -105,6 +129,19 @@ class Neo4jLink:
     async def _run(self, access: str, work: Work[T], timeout_seconds: float) -> T:
         # The server ends the transaction too, a little later, should nobody be left to roll it back.
         bounded = unit_of_work(timeout=timeout_seconds + _SERVER_SECONDS_MORE)(work)
+        async with self._session(access, timeout_seconds) as session:
+            run = session.execute_read if access == READ_ACCESS else session.execute_write
+            try:
+                return await run(bounded)
+            except IncompleteCommit:
+                return await run(bounded)
+            except Neo4jError as error:
+                if not _is_gone(error):
+                    raise
+                return await run(bounded)
+
+    @asynccontextmanager
+    async def _session(self, access: str, timeout_seconds: float) -> AsyncGenerator[AsyncSession]:
         driver = self.driver()
         try:
             async with (
@@ -115,11 +152,7 @@ class Neo4jLink:
                     initial_retry_delay=_RETRY_PAUSE_SECONDS,
                 ) as session,
             ):
-                run = session.execute_read if access == READ_ACCESS else session.execute_write
-                try:
-                    return await run(bounded)
-                except IncompleteCommit:
-                    return await run(bounded)
+                yield session
         except TimeoutError as error:
             raise StoreUnavailable(STORE, f"no answer within {timeout_seconds} s") from error
         except (CypherSyntaxError, CypherTypeError):
@@ -133,6 +166,11 @@ async def rows(transaction: Transaction, statement: str, parameters: Mapping[str
     # The driver's types ask for a literal, which text made from a table of literals is not to a checker.
     result = await transaction.run(cast("LiteralString", statement), dict(parameters))
     return [list(record.values()) async for record in result]
+
+
+def _is_gone(error: DriverError | Neo4jError) -> bool:
+    """Whether somebody deleted a node between the match that found it and the lock on it."""
+    return getattr(error, "code", None) == _GONE
 
 
 def _reason(error: Exception) -> str:

@@ -48,9 +48,11 @@ _ALL_LABELS: Final = (*LABELS, *LEGACY_LABELS)
 _PROJECT_OF: Final = """
     coalesce(n.project, n.project_id, CASE WHEN n:Project THEN coalesce(n.slug, n.id, n.name) END, '')
 """
-_OF_PROJECT: Final = f"any(l IN labels(n) WHERE l IN $labels) AND {_PROJECT_OF} = $project"
+# What the state store keeps under canonical labels is in its right shape, and no part of a graph.
+_IS_GRAPH: Final = "any(l IN labels(n) WHERE l IN $labels) AND NOT n:StateEvent"
+_OF_PROJECT: Final = f"{_IS_GRAPH} AND {_PROJECT_OF} = $project"
 _PROJECTS: Final = f"""
-    MATCH (n) WHERE any(l IN labels(n) WHERE l IN $labels)
+    MATCH (n) WHERE {_IS_GRAPH}
     RETURN collect(DISTINCT toStringOrNull({_PROJECT_OF}))
 """
 _NODES: Final = f"""

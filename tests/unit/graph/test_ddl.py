@@ -24,12 +24,19 @@ def test_what_the_store_keeps_for_itself_is_unique_too() -> None:
         "CREATE CONSTRAINT graphnode_ref IF NOT EXISTS FOR (n:GraphNode) REQUIRE n.ref IS UNIQUE"
         in get_all_ddl()
     )
-    assert len(get_all_ddl()) == 2 * len(LABELS) + len(BOOKKEEPING_KEYS) + 2
+    assert len(get_all_ddl()) == 2 * len(LABELS) + len(BOOKKEEPING_KEYS) + 5
 
 
 def test_one_index_finds_nodes_by_project_and_name() -> None:
     (statement,) = [made for made in get_all_ddl() if ddl_name(made) == "graphnode_name"]
     assert statement.endswith("FOR (n:GraphNode) ON (n.project, n.name)")
+
+
+def test_state_is_read_by_thing_by_thread_and_by_place() -> None:
+    made = {ddl_name(statement): statement.partition(" FOR ")[2] for statement in get_all_ddl()}
+    assert made["stateevent_entity"] == "(n:StateEvent) ON (n.entity, n.position)"
+    assert made["stateevent_thread"] == "(n:StateEvent) ON (n.project, n.thread, n.at_us)"
+    assert made["stateentity_place"] == "(n:StateEntity) ON (n.place)"
 
 
 def test_one_index_finds_code_and_requirements_by_words() -> None:

@@ -1,0 +1,326 @@
+"""State as nodes of Neo4j: their keys, their properties, and the statements that read and write them.
+
+Every node has its project, and every key begins with it, so that no statement sees two. What is long or may
+hold any character stands in a key as a digest. Times are compared by the server; ids are not, since it has an
+order of its own for strings: an event's `position` is letters and digits that sort as time and id do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from schemas.graph import LABELS, NodeLabel, store_key
+from schemas.state import EventKind
+from schemas.wire import canonical_json, sha256_hex
+from worker.state.folding import EntityState
+from worker.state.records import GROUP_OF, EntityKey, Order, StateRecord
+from worker.state.store import Place
+from worker.state.view import encode_entity
+from worker.stores.state_rows import decode_base, decode_body, encode_base, encode_body
+
+SIGNAL_LABELS: Final[Mapping[EventKind, NodeLabel]] = {
+    "message": "Message",
+    "gateway_event": "GatewayEvent",
+    "tool_call": "ToolCall",
+    "test_result": "TestResult",
+    "decision": "DecisionEvent",
+}
+"""Second labels of events, by which people and rules find what happened lately in the graph itself."""
+
+_YEAR_ZERO: Final = 2**62
+"""Added to a time, it makes all of them positive and nineteen digits long."""
+
+# --- Locks -------------------------------------------------------------------------------------------
+# Setting what is already so takes the lock and writes nothing. Writers queue at one node from their start to
+# their end; readers and ends of writers meet at another, since a commit becomes visible piece by piece.
+
+QUEUE: Final = "MERGE (w:StateWriter {project: $project}) SET w.lock = 0"
+QUEUE_IF_THERE: Final = "MATCH (w:StateWriter {project: $project}) SET w.lock = 0 RETURN count(w)"
+CLOSE_DOOR: Final = "MATCH (p:StateProject {project: $project}) SET p.lock = 0"
+FORGET_PROJECT: Final = """
+    MATCH (w:StateWriter {project: $project})
+    SET w.lock = 0
+    WITH w
+    OPTIONAL MATCH (p:StateProject {project: $project})
+    SET p.lock = 0
+    WITH w, p
+    WHERE NOT EXISTS { MATCH (h:StateHead) WHERE h.key STARTS WITH $prefix AND h.project = $project }
+    DELETE w, p
+"""
+PROBE: Final = "MERGE (p:StateProject {project: $project}) SET p.lock = 0"
+FORGET_PROBE: Final = "MATCH (p:StateProject {project: $project}) DELETE p"
+
+# --- Reading -----------------------------------------------------------------------------------------
+
+_EVENT_COLUMNS: Final = "e.thread, e.id, e.kind, e.digest, e.claimed_us, e.received_us, e.body"
+EVENTS_BY_KEY: Final = f"""
+    UNWIND $keys AS key
+    MATCH (e:StateEvent {{key: key, project: $project}})
+    RETURN {_EVENT_COLUMNS}
+"""
+EVENTS_OF_ENTITY: Final = f"""
+    MATCH (e:StateEvent {{entity: $entity, project: $project}})
+    WHERE e.position > $after AND e.position < $before
+    RETURN {_EVENT_COLUMNS}
+    ORDER BY e.position
+    LIMIT $limit
+"""
+ENTITIES_BY_KEY: Final = """
+    UNWIND $keys AS key
+    MATCH (s:StateEntity {key: key, project: $project})
+    RETURN s.key, s.last_us, s.last_event_id, s.document, s.base
+"""
+HEADS_BY_KEY: Final = """
+    UNWIND $keys AS key
+    MATCH (h:StateHead {key: key, project: $project})
+    RETURN h.key, h.version
+"""
+HEADS_AND_EVENTS: Final = """
+    MATCH (p:StateProject {project: $project})
+    SET p.lock = 0
+    WITH p
+    RETURN COLLECT {
+        UNWIND $heads AS key
+        MATCH (h:StateHead {key: key, project: $project})
+        RETURN [h.key, h.version]
+    }, COLLECT {
+        UNWIND $events AS key
+        MATCH (e:StateEvent {key: key, project: $project})
+        RETURN e.key
+    }
+"""
+GROUPS: Final = """
+    MATCH (p:StateProject {project: $project})
+    SET p.lock = 0
+    WITH p
+    UNWIND $heads AS key
+    MATCH (h:StateHead {key: key, project: $project})
+    RETURN h.key, h.version, COLLECT {
+        MATCH (s:StateEntity {place: h.key, project: $project})
+        RETURN [s.entity_kind, s.entity_id, s.document]
+    }
+"""
+CONTENT: Final = """
+    MATCH (c:StateContent {project: $project, sha256: $sha256})
+    WHERE c.key STARTS WITH $prefix
+    RETURN c.content
+    LIMIT 1
+"""
+PROJECTS: Final = """
+    MATCH (p:StateProject)
+    WHERE EXISTS { MATCH (h:StateHead) WHERE h.key STARTS WITH p.project + ':' AND h.project = p.project }
+    RETURN p.project
+"""
+OLD_ENTITIES: Final = """
+    MATCH (h:StateHead {project: $project})
+    WHERE h.key STARTS WITH $prefix
+    WITH DISTINCT h.thread AS thread
+    MATCH (e:StateEvent {project: $project, thread: thread})
+    WHERE e.at_us < $before_us
+    RETURN DISTINCT thread, e.entity_kind, e.entity_id
+"""
+
+# --- Writing -----------------------------------------------------------------------------------------
+
+_PUT_EVENTS: Final = """
+    UNWIND $rows AS row
+    MERGE (e:StateEvent {key: row[0]})
+    SET e = {
+        key: row[0], id: row[1], thread: row[2], kind: row[3], entity: row[4], entity_kind: row[5],
+        entity_id: row[6], position: row[7], at_us: row[8], digest: row[9], claimed_us: row[10],
+        received_us: row[11], body: row[12], project: $project
+    }
+"""
+PUT_EVENTS: Final = _PUT_EVENTS
+PUT_SIGNALS: Final[Mapping[NodeLabel, str]] = {label: f"{_PUT_EVENTS} SET e:{label}" for label in LABELS}
+TAKE_LABELS: Final = """
+    UNWIND $keys AS key
+    MATCH (e:StateEvent {key: key, project: $project})
+    REMOVE e:Message:GatewayEvent:ToolCall:TestResult:DecisionEvent
+"""
+PUT_CONTENTS: Final = """
+    UNWIND $rows AS row
+    MERGE (c:StateContent {key: row[0]})
+    SET c = {key: row[0], sha256: row[1], thread: row[2], content: row[3], project: $project}
+"""
+PUT_ENTITIES: Final = """
+    UNWIND $rows AS row
+    MERGE (s:StateEntity {key: row[0]})
+    SET s = {
+        key: row[0], thread: row[1], entity_kind: row[2], entity_id: row[3], place: row[4], last_us: row[5],
+        last_event_id: row[6], document: row[7], base: row[8], project: $project
+    }
+"""
+DROP_ENTITIES: Final = """
+    UNWIND $keys AS key
+    MATCH (s:StateEntity {key: key, project: $project})
+    DELETE s
+"""
+PUT_HEADS: Final = """
+    MERGE (p:StateProject {project: $project})
+    SET p.lock = 0
+    WITH p
+    UNWIND $rows AS row
+    MERGE (h:StateHead {key: row[0]})
+    SET h = {key: row[0], thread: row[1], state_group: row[2], version: row[3], project: $project}
+"""
+
+# --- Forgetting --------------------------------------------------------------------------------------
+
+FORGET_HEADS: Final = """
+    MATCH (h:StateHead {project: $project})
+    WHERE h.key STARTS WITH $prefix AND h.thread = coalesce($thread, h.thread)
+    DELETE h
+"""
+FORGET_ENTITIES: Final = """
+    MATCH (s:StateEntity {project: $project})
+    WHERE s.key STARTS WITH $prefix AND s.thread = coalesce($thread, s.thread)
+    WITH s LIMIT $limit
+    DELETE s
+    RETURN count(*)
+"""
+FORGET_CONTENTS: Final = """
+    MATCH (c:StateContent {project: $project})
+    WHERE c.key STARTS WITH $prefix AND c.thread = coalesce($thread, c.thread)
+    WITH c LIMIT $limit
+    DELETE c
+    RETURN count(*)
+"""
+FORGET_EVENTS: Final = """
+    MATCH (e:StateEvent {project: $project})
+    WHERE e.key STARTS WITH $prefix
+    WITH e LIMIT $limit
+    DETACH DELETE e
+    RETURN count(*)
+"""
+FORGET_EVENTS_OF_THREAD: Final = """
+    MATCH (e:StateEvent {project: $project, thread: $thread})
+    WHERE e.at_us IS NOT NULL
+    WITH e LIMIT $limit
+    DETACH DELETE e
+    RETURN count(*)
+"""
+FORGET_OLD_EVENTS: Final = """
+    MATCH (e:StateEvent {entity: $entity, project: $project})
+    WHERE e.position < $before AND e.position <= $last
+    WITH e LIMIT $limit
+    DETACH DELETE e
+    RETURN count(*)
+"""
+
+
+# --- Keys --------------------------------------------------------------------------------------------
+
+
+def prefix_of(project_id: str) -> str:
+    """What every key of the project begins with, and no other's."""
+    return f"{project_id}:"
+
+
+def event_key(project_id: str, event_id: str) -> str:
+    """Names an event in the whole store, as the canon names a node."""
+    return store_key(project_id, event_id)
+
+
+def entity_key(project_id: str, key: EntityKey) -> str:
+    """Names a thing in the whole store."""
+    return store_key(project_id, _digest(*key))
+
+
+def place_key(project_id: str, place: Place) -> str:
+    """Names a place in the whole store."""
+    return store_key(project_id, _digest(*place))
+
+
+def content_prefix(project_id: str, sha256: str) -> str:
+    """What the keys of all threads that have the content begin with."""
+    return f"{project_id}:{sha256}:"
+
+
+def position_of(order: Order) -> str:
+    """Sorts as the order does, whatever compares it: by code points, bytes or a locale's rules."""
+    return f"{time_position(order.at_us)}{order.event_id.encode().hex()}"
+
+
+def time_position(at_us: int) -> str:
+    """Before the positions of all events from that instant on, and after all earlier ones."""
+    return f"{at_us + _YEAR_ZERO:019d}_"
+
+
+def _digest(*parts: str) -> str:
+    return sha256_hex(canonical_json(list(parts)))
+
+
+# --- Rows --------------------------------------------------------------------------------------------
+
+
+def event_row(project_id: str, record: StateRecord) -> list[Any]:
+    """As `PUT_EVENTS` reads it."""
+    entity = record.entity
+    return [
+        event_key(project_id, record.event_id),
+        record.event_id,
+        record.thread_id,
+        record.kind,
+        entity_key(project_id, entity),
+        entity.kind,
+        entity.id,
+        position_of(record.order),
+        record.at_us,
+        record.digest,
+        record.claimed_us,
+        record.received_us,
+        encode_body(record.body),
+    ]
+
+
+def record_of(row: Sequence[Any]) -> StateRecord:
+    """An event as it was read; its contents stay where they are."""
+    thread_id, event_id, kind, digest, claimed_us, received_us, body = row
+    return StateRecord(
+        thread_id=thread_id,
+        event_id=event_id,
+        kind=kind,
+        digest=digest,
+        claimed_us=claimed_us,
+        received_us=received_us,
+        body=decode_body(body),
+    )
+
+
+def entity_row(project_id: str, key: EntityKey, state: EntityState) -> list[Any]:
+    """As `PUT_ENTITIES` reads it."""
+    return [
+        entity_key(project_id, key),
+        *key,
+        place_key(project_id, Place(key.thread_id, GROUP_OF[key.kind])),
+        *state.last,
+        encode_entity(key, state.document).decode(),
+        encode_base(state.base),
+    ]
+
+
+def state_of(row: Sequence[Any]) -> EntityState:
+    """What is known of a thing, as it was read."""
+    last_us, last_event_id, document, base = row
+    return EntityState(
+        # A row of a group: kind, id, document.
+        document=decode_body(document)[2],
+        last=Order(last_us, last_event_id),
+        base=decode_base(base),
+    )
+
+
+def content_rows(project_id: str, records: Sequence[StateRecord]) -> list[list[str]]:
+    """As `PUT_CONTENTS` reads them, sorted, each once."""
+    rows = {
+        f"{content_prefix(project_id, sha256)}{_digest(record.thread_id)}": [
+            sha256,
+            record.thread_id,
+            content,
+        ]
+        for record in records
+        for sha256, content in record.contents.items()
+    }
+    return [[key, *rows[key]] for key in sorted(rows)]
