@@ -164,11 +164,16 @@ async def _graph_store(settings: Settings) -> list[Finding]:
 async def _state_store(settings: Settings) -> list[Finding]:
     from worker.wiring_state import build_state_store  # noqa: PLC0415  # as above
 
-    if settings.graph.store == "neo4j":
-        return []  # it lies beside the graphs, which are checked
-    path = settings.state.sqlite_path
-    mend = f"make {path.parent} writable, or set WORKER_STATE__SQLITE_PATH"
-    return await _store("state store", build_state_store(settings), f"sqlite at {path}", mend)
+    if settings.graph.store == "sqlite":
+        where = f"sqlite at {settings.state.sqlite_path}"
+        mend = f"make {settings.state.sqlite_path.parent} writable, or set WORKER_STATE__SQLITE_PATH"
+    else:
+        where = f"neo4j at {mask_url(str(settings.graph.neo4j_url))}"
+        mend = "start Neo4j, or correct WORKER_GRAPH__NEO4J_URL, user and password"
+    if settings.outcomes.store == "redis":
+        # Whether that one answers is told with the outcome store; without it state is only read more slowly.
+        where += f", with copies in redis at {mask_url(str(settings.outcomes.redis_url))}"
+    return await _store("state store", build_state_store(settings), where, mend)
 
 
 async def _store(

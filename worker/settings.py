@@ -304,11 +304,17 @@ class Graph(_Group):
 
 
 class State(_Group):
-    """What is known of projects and threads. It is kept where graphs are, as `graph.store` says."""
+    """What is known of projects and threads. It is kept where graphs are, as `graph.store` says.
+
+    With `outcomes.store` redis that server holds a copy of what was read, which it may lose at any time.
+    """
 
     sqlite_path: Path = Field(default=Path("var/state.db"), description="Used with graph.store sqlite.")
     max_bytes: int = Field(
         default=256_000_000, gt=0, description="State held in memory, by what it takes in the store."
+    )
+    hot_keep_seconds: int = Field(
+        default=3_600, gt=0, description="How long Redis holds what was read; used with outcomes.store redis."
     )
     failure_days: int = Field(
         default=7, gt=0, description="A failure older than this, by `as_of`, is shown no more."
@@ -365,6 +371,8 @@ class Settings(BaseSettings):
     def _state_is_where_graphs_are(self) -> Self:
         if self.graph.store == "neo4j":
             self.state.refuse_idle("state", "sqlite_path", unless="graph.store=sqlite")
+        if self.outcomes.store == "sqlite":
+            self.state.refuse_idle("state", "hot_keep_seconds", unless="outcomes.store=redis")
         return self
 
     @model_validator(mode="after")

@@ -183,6 +183,12 @@ class Telemetry:
             ("result",),
             registry=registry,
         )
+        self.state_cache = Counter(
+            "context_state_cache_total",
+            "State asked of Redis by what it said: hit, miss, damaged or unavailable.",
+            ("result",),
+            registry=registry,
+        )
         self.ignored_headers = Counter(
             "context_ignored_headers_total",
             "Headers that could not be read and were ignored, or repeated ones.",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import aclosing
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -12,11 +13,13 @@ from worker.ports import Scope
 from worker.providers.session_document import render_session
 from worker.providers.states import ThreadStates
 from worker.providers.threads import SourceThreads
-from worker.settings import Settings
+from worker.settings import Settings, read_secret
 from worker.state.store import Applied, StateStore
 from worker.state.writing import StateWriter
+from worker.stores.redis_state import HotResult, HotStateStore
 from worker.stores.sqlite_state import SqliteStateStore
 from worker.telemetry import Telemetry
+from worker.wiring_graph_store import build_neo4j_link
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,15 +38,48 @@ class StateSource:
 
 def build_state(settings: Settings, telemetry: Telemetry) -> StateSource:
     """The state's part of one worker. Raises ValueError for a secret file that cannot be read."""
-    store = build_state_store(settings)
+    store = build_state_store(settings, partial(_on_hot_result, telemetry))
     states = ThreadStates(store, SourceThreads(), max_bytes=settings.state.max_bytes)
     writer = StateWriter(store, on_applied=partial(_on_applied, states, telemetry))
     return StateSource(store=store, states=states, writer=writer)
 
 
-def build_state_store(settings: Settings) -> StateStore:
-    """The store that the settings name."""
-    return SqliteStateStore(settings.state.sqlite_path)
+def build_state_store(
+    settings: Settings, on_hot_result: Callable[[HotResult, int], None] | None = None
+) -> StateStore:
+    """The store that the settings name, with Redis in front of it where they name one.
+
+    `on_hot_result` is told what became of the questions to Redis, if anybody counts them. Raises ValueError
+    for a secret file that cannot be read.
+    """
+    cold, outcomes = _build_cold_store(settings), settings.outcomes
+    if outcomes.redis_url is None:
+        return cold
+    return HotStateStore(
+        cold,
+        outcomes.redis_url,
+        password=read_secret(outcomes.redis_password, outcomes.redis_password_file),
+        keep_seconds=settings.state.hot_keep_seconds,
+        key_prefix=outcomes.key_prefix,
+        on_result=on_hot_result or _ignore,
+    )
+
+
+def _build_cold_store(settings: Settings) -> StateStore:
+    if settings.graph.neo4j_url is None:
+        return SqliteStateStore(settings.state.sqlite_path)
+    # The driver takes a third of a second to import.
+    from worker.stores.neo4j_state import Neo4jStateStore  # noqa: PLC0415 - as said above
+
+    return Neo4jStateStore(build_neo4j_link(settings))
+
+
+def _ignore(result: HotResult, count: int) -> None:
+    """Nobody looks at the counts of a command that ends at once."""
+
+
+def _on_hot_result(telemetry: Telemetry, result: HotResult, count: int) -> None:
+    telemetry.state_cache.labels(result).inc(count)
 
 
 async def session_document(

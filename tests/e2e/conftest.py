@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from itertools import zip_longest
 from pathlib import Path
 
@@ -63,16 +63,31 @@ def _units_of(names: tuple[str, ...], units: dict[str, list[pytest.Item]]) -> li
     return [unit for name in names for unit in units.values() if unit[0].path.name == name]
 
 
+@pytest.fixture
+def services_at(
+    namespace: str, redis_url: str, neo4j_url: str, neo4j_auth: tuple[str, str]
+) -> Callable[[str], Mode]:
+    """The services, with the Kafka at an address."""
+
+    def made(bootstrap: str) -> Mode:
+        return services_mode(
+            bootstrap,
+            namespace=namespace,
+            redis_url=redis_url,
+            neo4j_url=neo4j_url,
+            neo4j_auth=neo4j_auth,
+        )
+
+    return made
+
+
 @pytest.fixture(params=["embedded", "services"])
 def mode(request: pytest.FixtureRequest, namespace: str, tmp_path: Path) -> Mode:
     if request.param == "embedded":
         broker: EmbeddedBroker = request.getfixturevalue("embedded")
         return embedded_mode(broker.bootstrap_servers, namespace=namespace, folder=tmp_path)
-    return services_mode(
-        request.getfixturevalue("kafka_bootstrap"),
-        namespace=namespace,
-        redis_url=request.getfixturevalue("redis_url"),
-    )
+    services: Callable[[str], Mode] = request.getfixturevalue("services_at")
+    return services(request.getfixturevalue("kafka_bootstrap"))
 
 
 @pytest_asyncio.fixture(loop_scope="session")

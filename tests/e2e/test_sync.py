@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,20 +25,6 @@ SHOP = """def charge_order(order):
 def retry_payment(order, reason):
     return order, reason
 """
-
-
-@pytest.fixture
-def graph(mode: Mode, request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, str]:
-    """The graph store that goes with the broker: embedded ones together, services together."""
-    if mode.name == "embedded":
-        return {"WORKER_GRAPH__SQLITE_PATH": str(tmp_path / "graph.db")}
-    user, password = request.getfixturevalue("neo4j_auth")
-    return {
-        "WORKER_GRAPH__STORE": "neo4j",
-        "WORKER_GRAPH__NEO4J_URL": request.getfixturevalue("neo4j_url"),
-        "WORKER_GRAPH__NEO4J_USER": user,
-        "WORKER_GRAPH__NEO4J_PASSWORD": password,
-    }
 
 
 @pytest.fixture
@@ -91,11 +78,11 @@ async def prompt(client: ContextClient, request: AssemblyRequest) -> str:
 
 
 async def test_what_was_synced_is_in_the_next_bundle_and_in_no_other_projects(
-    mode: Mode, topics: Topics, graph: dict[str, str], project: str, tmp_path: Path
+    mode: Mode, topics: Topics, project: str, tmp_path: Path
 ) -> None:
     other = f"{project}-other"
     async with workers(mode, tmp_path) as start, client_of(mode) as client:
-        await start(**graph)
+        await start()
         mine = await indexed(client, sync(project, "s-1", shop=SHOP.format(mark="ours alone")))
         theirs = await indexed(client, sync(other, "s-1", shop=SHOP.format(mark="theirs alone")))
         assert (mine.graph_version, theirs.graph_version) == (1, 1)
@@ -116,13 +103,13 @@ async def test_what_was_synced_is_in_the_next_bundle_and_in_no_other_projects(
 
 
 async def test_a_root_that_the_worker_sees_is_indexed_and_no_other(
-    mode: Mode, topics: Topics, graph: dict[str, str], project: str, tmp_path: Path
+    mode: Mode, topics: Topics, project: str, tmp_path: Path
 ) -> None:
     (tmp_path / "tree" / "src").mkdir(parents=True)
     (tmp_path / "tree" / "src" / "shop.py").write_text(SHOP.format(mark="from the disk"))
     roots = json.dumps({project: [str(tmp_path / "tree")]})
     async with workers(mode, tmp_path) as start, client_of(mode) as client:
-        await start(**graph, WORKER_CONTENT__ROOTS=roots)
+        await start(WORKER_CONTENT__ROOTS=roots)
         result = await indexed(client, SyncRequest(sync_id="s-1", project_id=project))
         assert result.counts["files.parsed"] == 1
         assert "from the disk" in await prompt(client, ask(project, "r-1", version=1))
@@ -137,16 +124,16 @@ async def test_a_root_that_the_worker_sees_is_indexed_and_no_other(
 
 @pytest.mark.parametrize("point", ["sync.before_index", "outcome.before_store", "outcome.after_store"])
 async def test_a_worker_that_dies_over_a_sync_leaves_it_to_the_next_one(
-    mode: Mode, topics: Topics, graph: dict[str, str], tmp_path: Path, point: str
+    mode: Mode, topics: Topics, tmp_path: Path, point: str
 ) -> None:
     project = f"p-{mode.group}"
     async with workers(mode, tmp_path) as start, client_of(mode) as client:
-        victim = await start(**graph, WORKER_FAILPOINTS=f"{point}=kill@s-1")
+        victim = await start(WORKER_FAILPOINTS=f"{point}=kill@s-1")
         waiting = asyncio.create_task(
             client.sync(sync(project, "s-1", shop=SHOP.format(mark="once")), timeout_seconds=120)
         )
         assert await victim.ended() == -9
-        await start(**graph)
+        await start()
         reply = await waiting
         assert isinstance(reply, SyncResult)
         assert (reply.graph_version, reply.counts["nodes.Function"]) == (1, 2)
@@ -163,9 +150,14 @@ async def test_syncs_wait_for_a_graph_store_that_is_away_and_requests_do_not(
 ) -> None:
     # A file where the folder of the store should be.
     (tmp_path / "away").write_text("")
-    graph = {"WORKER_GRAPH__SQLITE_PATH": str(tmp_path / "away" / "graph.db")}
+    files = {
+        "WORKER_GRAPH__SQLITE_PATH": str(tmp_path / "away" / "graph.db"),
+        "WORKER_STATE__SQLITE_PATH": str(tmp_path / "state.db"),
+    }
+    others = {name: value for name, value in mode.environment.items() if "GRAPH" not in name}
+    mode = replace(mode, environment=others | files)
     async with workers(mode, tmp_path) as start, client_of(mode) as client:
-        worker = await start(**graph)
+        worker = await start()
         syncs = [sync(project, f"s-{n}", shop=f"def version_{n}():\n    ...\n") for n in (1, 2)]
         waiting = [asyncio.create_task(client.sync(one, timeout_seconds=120)) for one in syncs]
         body: dict[str, Any] = ask(project, "r-1", version=0).model_dump(exclude_unset=True, mode="json")

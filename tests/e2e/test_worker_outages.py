@@ -29,7 +29,6 @@ from tests.support.cluster import (
     covers,
     embedded_mode,
     request,
-    services_mode,
     workers,
 )
 from worker.kafka.embedded import EmbeddedBroker, embedded_broker
@@ -174,14 +173,14 @@ async def outlive(broker: Broker, mode: Mode, folder: Path) -> None:
 
 
 async def test_a_broker_away_at_the_start_and_for_70_seconds_costs_nothing(
-    namespace: str, redis_url: str, tmp_path: Path, unused_tcp_port: int
+    namespace: str, services_at: Callable[[str], Mode], tmp_path: Path, unused_tcp_port: int
 ) -> None:
     folders = [tmp_path / "embedded", tmp_path / "services"]
     for folder in folders:
         folder.mkdir()
     async with tansu(unused_tcp_port) as small, kafka(tmp_path / "kafka") as large:
         first = embedded_mode(small.bootstrap, namespace=namespace, folder=folders[0])
-        second = services_mode(large.bootstrap, namespace=namespace, redis_url=redis_url)
+        second = services_at(large.bootstrap)
         async with asyncio.TaskGroup() as both:
             both.create_task(outlive(small, first, folders[0]))
             both.create_task(outlive(large, second, folders[1]))

@@ -17,9 +17,9 @@ LAYERS = ("mission", "plan", "memory", "artifacts", "task")
 
 
 def event(number: int, kind: str, body: dict[str, Any], *, thread: str = "t-1") -> dict[str, Any]:
+    """Of a project that `told_by` names."""
     return {
         "event_id": f"e{number}",
-        "project_id": "p",
         "thread_id": thread,
         "event": kind,
         "occurred_at": f"2026-01-02T03:{number // 60:02}:{number % 60:02}Z",
@@ -42,9 +42,20 @@ STORY = [
 ALL = [one["event_id"] for one in STORY]
 
 
-def ask(number: int, event_ids: list[str]) -> dict[str, Any]:
+@pytest.fixture
+def project(namespace: str) -> str:
+    """A project of this test alone: a Neo4j outlives it."""
+    return f"p-{namespace}"
+
+
+def told_by(project: str) -> list[dict[str, Any]]:
+    return [{**one, "project_id": project} for one in STORY]
+
+
+def ask(number: int, event_ids: list[str], *, project: str) -> dict[str, Any]:
     return request(
         number,
+        project=project,
         user_message="Do it.",
         thread_id="t-1",
         after={"event_ids": event_ids},
@@ -69,13 +80,13 @@ def told(bundle: dict[str, Any]) -> str:
 
 
 async def test_what_was_published_is_known_to_the_next_request(
-    mode: Mode, topics: Topics, tmp_path: Path
+    mode: Mode, topics: Topics, project: str, tmp_path: Path
 ) -> None:
     async with workers(mode, tmp_path) as start:
         await start()
         # The request is published first: it waits for the events that it names.
-        await topics.send(ask(1, ALL))
-        for one in reversed(STORY):
+        await topics.send(ask(1, ALL, project=project))
+        for one in reversed(told_by(project)):
             await topics.send(one, topic="state")
         text = told(await answer(topics, 1))
     for line in (
@@ -93,24 +104,21 @@ async def test_what_was_published_is_known_to_the_next_request(
 
 @pytest.mark.parametrize("point", ["state.before_store", "state.after_store"])
 async def test_a_worker_killed_around_the_store_of_an_event_changes_nothing(
-    mode: Mode, topics: Topics, tmp_path: Path, point: str
+    mode: Mode, topics: Topics, project: str, tmp_path: Path, point: str
 ) -> None:
-    for one in STORY:
+    for one in told_by(project):
         await topics.send(one, topic="state")
     async with workers(mode, tmp_path) as start:
         doomed = await start(WORKER_FAILPOINTS=f"{point}=kill@e4")
         assert await doomed.ended() == -9
         await start()
-        await topics.send(ask(1, ALL))
+        await topics.send(ask(1, ALL, project=project))
         killed = told(await answer(topics, 1))
         # The same events, told by nobody who died, of another project.
         for one in STORY:
-            other = {**one, "project_id": "q", "event_id": f"q-{one['event_id']}"}
+            other = {**one, "project_id": f"q{project}", "event_id": f"q-{one['event_id']}"}
             await topics.send(other, topic="state", key="q")
-        await topics.send(
-            {**ask(2, [f"q-{one}" for one in ALL]), "project_id": "q"},
-            key="q",
-        )
+        await topics.send(ask(2, [f"q-{one}" for one in ALL], project=f"q{project}"), key="q")
         untouched = told(await answer(topics, 2))
     assert _without_fence(killed) == _without_fence(untouched)
     assert (await topics.read_all("dead-letters")).records == []
@@ -122,14 +130,15 @@ def _without_fence(text: str) -> list[str]:
 
 
 async def test_two_workers_and_every_event_thrice_end_in_one_state(
-    mode: Mode, topics: Topics, tmp_path: Path
+    mode: Mode, topics: Topics, project: str, tmp_path: Path
 ) -> None:
     async with workers(mode, tmp_path) as start:
         await asyncio.gather(start(), start())
-        for one in [*STORY, *reversed(STORY), *STORY]:
+        story = told_by(project)
+        for one in [*story, *reversed(story), *story]:
             # Partitions of their own, so that both workers apply events of one thread.
             await topics.send(one, topic="state", key=f"p#{one['event_id']}")
-        await topics.send(ask(1, ALL))
+        await topics.send(ask(1, ALL, project=project))
         text = told(await answer(topics, 1))
     assert text.count("Retries are capped.") == 1
     assert text.count("- t: boom") == 1

@@ -51,13 +51,17 @@ def embedded_mode(bootstrap: str, *, namespace: str, folder: Path) -> Mode:
             "WORKER_KAFKA__IDEMPOTENT_PRODUCER": "false",
             "WORKER_OUTCOMES__SQLITE_PATH": str(folder / "outcomes.db"),
             "WORKER_GRAPH__SQLITE_PATH": str(folder / "graph.db"),
+            "WORKER_STATE__SQLITE_PATH": str(folder / "state.db"),
         },
         session_timeout_ms=6_000,
     )
 
 
-def services_mode(bootstrap: str, *, namespace: str, redis_url: str) -> Mode:
-    """A real Kafka and Redis."""
+def services_mode(
+    bootstrap: str, *, namespace: str, redis_url: str, neo4j_url: str, neo4j_auth: tuple[str, str]
+) -> Mode:
+    """A real Kafka, Redis and Neo4j. Projects in Neo4j outlive a test: what is kept there needs its own."""
+    user, password = neo4j_auth
     return Mode(
         name="services",
         bootstrap=bootstrap,
@@ -67,6 +71,10 @@ def services_mode(bootstrap: str, *, namespace: str, redis_url: str) -> Mode:
             "WORKER_OUTCOMES__STORE": "redis",
             "WORKER_OUTCOMES__REDIS_URL": redis_url,
             "WORKER_OUTCOMES__KEY_PREFIX": namespace,
+            "WORKER_GRAPH__STORE": "neo4j",
+            "WORKER_GRAPH__NEO4J_URL": neo4j_url,
+            "WORKER_GRAPH__NEO4J_USER": user,
+            "WORKER_GRAPH__NEO4J_PASSWORD": password,
         },
         session_timeout_ms=6_000,
     )
@@ -113,7 +121,6 @@ async def workers(mode: Mode, tmp_path: Path) -> AsyncGenerator[Callable[..., An
                     "WORKER_KAFKA__SESSION_TIMEOUT_MS": str(mode.session_timeout_ms),
                     "WORKER_HTTP__PORT": "0",
                     "ORCHESTRATA_CONTEXT_USAGE_LOG": str(tmp_path / "usage.jsonl"),
-                    "WORKER_STATE__SQLITE_PATH": str(tmp_path / "state.db"),
                     **mode.environment,
                     **environment,
                 },

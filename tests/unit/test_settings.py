@@ -107,6 +107,11 @@ def test_the_environment_of_the_tests_is_not_the_workers() -> None:
         ({"GRAPH__STORE": "neo4j"}, "needs graph.neo4j_url"),
         ({"GRAPH__PACK_KEEP_SECONDS": "5"}, "pack_keep_seconds"),
         ({"GRAPH__PACK_CACHE": "redis"}, "outcomes.redis_url"),
+        (
+            {"GRAPH__STORE": "neo4j", "GRAPH__NEO4J_URL": "bolt://n", "STATE__SQLITE_PATH": "a"},
+            "state.sqlite_path",
+        ),
+        ({"STATE__HOT_KEEP_SECONDS": "5"}, "hot_keep_seconds"),
         ({"KAFKA__SASL_MECHANISM": "PLAIN"}, "sasl_mechanism"),
         ({"TRACING__RATIO": "0.5"}, "tracing.ratio"),
     ],

@@ -40,6 +40,7 @@ MOVED_BY_OTHER_PARTS = {
     "context_syncs",  # test_sync_handler
     "context_state_events",  # test_state_handler
     "context_pack_cache",  # the pack provider
+    "context_state_cache",  # test_hot_state
     "context_records_in_flight",  # the running application, which reads them off its dispatchers
     "context_partitions_paused",
     "context_uncommitted_span",
