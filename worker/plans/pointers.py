@@ -68,7 +68,22 @@ def find_pointer(plan: PlanText, steps: Sequence[StepDraft]) -> int | None:
             place = _in_group(title_of(text).casefold(), steps)
         if place is not None:
             return place
-    return None
+    return _below_current(plan, steps)
+
+
+def _below_current(plan: PlanText, steps: Sequence[StepDraft]) -> int | None:
+    """The first open step right below a heading such as "Current Focus"."""
+    headings = {
+        place
+        for place, entry in enumerate(plan.entries)
+        if entry.kind == "heading" and _CURRENT_HEADING.match(plain(entry.text[:200]))
+    }
+    open_below = (
+        place
+        for place, step in enumerate(steps)
+        if step.section in headings and step.status in OPEN and not step.optional
+    )
+    return next(open_below, None)
 
 
 def _by_title(text: str, titles: dict[str, int]) -> int | None:
@@ -82,7 +97,10 @@ def _in_group(text: str, steps: Sequence[StepDraft]) -> int | None:
     groups = (
         place
         for place, step in enumerate(steps)
-        if step.group and step.status in OPEN and re.match(rf"{re.escape(text)}\b", step.group.casefold())
+        if step.group
+        and step.status in OPEN
+        and not step.optional
+        and re.match(rf"{re.escape(text)}\b", step.group.casefold())
     )
     return next(groups, None) if len(text) >= _MIN_TITLE_CHARS else None
 

@@ -142,6 +142,11 @@ def test_a_named_phase_means_its_first_open_step():
     assert document.active == document.steps[2].id
 
 
+def test_a_box_below_the_current_focus_goes_before_earlier_ones():
+    text = "# Plan\n## Later\n- [ ] T001 A\n## Current Focus\n- [x] T002 B\n- [ ] T003 C\n"
+    assert read_plan("PLAN.md", text).active == "T003"
+
+
 def test_a_named_step_that_is_closed_is_passed_over():
     document = read_plan(SPEC_KIT, "---\ncurrent_task: T001\n---\n- [x] T001 A\n- [ ] T002 B\n")
     assert document.active == "T002"
