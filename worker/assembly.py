@@ -35,7 +35,7 @@ from worker.fusion.pipeline import Candidates
 from worker.fusion.protocols import PackedLayer
 from worker.graph.request import analyze_request
 from worker.planning import ContentPolicy, Plan, plan_request
-from worker.ports import LayerBudget, LayerContribution, Provider, RequestFrame, Scope
+from worker.ports import LayerBudget, LayerContribution, Preparation, Provider, RequestFrame, Scope
 from worker.providers.gather import Abandonment, gather
 from worker.sealing import DEGRADED, Finished, SealedBundle, seal_bundle, usage_event
 from worker.telemetry import SPAN_ANALYSE, SPAN_FUSE, SPAN_GATHER, Telemetry
@@ -71,6 +71,7 @@ class Assembler:
         self,
         *,
         providers: Sequence[Provider],
+        preparation: Preparation | None = None,
         policy: ContentPolicy,
         telemetry: Telemetry,
         abandonment: Abandonment,
@@ -79,6 +80,7 @@ class Assembler:
     ) -> None:
         """Ask these providers, under this policy. `now` stamps usage events and nothing else."""
         self._providers = tuple(providers)
+        self._preparation = preparation
         self._policy = policy
         self._telemetry = telemetry
         self._abandonment = abandonment
@@ -111,6 +113,8 @@ class Assembler:
         analysed = perf_counter()
 
         with self._telemetry.step(SPAN_GATHER):
+            if self._preparation is not None:
+                await self._preparation.prepare(frame, scope)
             deadline_seconds = request.deadline_ms / 1_000 - (perf_counter() - started)
             contributions = await self._gather(frame, scope, plan, deadline_seconds=deadline_seconds)
         gathered = perf_counter()

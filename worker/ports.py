@@ -188,6 +188,17 @@ class Provider(Protocol):
         ...
 
 
+class Preparation(Protocol):
+    """Begins what several sources of one request share, before they are asked."""
+
+    async def prepare(self, frame: RequestFrame, scope: Scope) -> None:
+        """Return when it is there, or after a moment: each source waits for the rest in its own time.
+
+        Raises nothing; a failure is for the sources to meet.
+        """
+        ...
+
+
 # --- Outcomes ----------------------------------------------------------------------------------------
 
 

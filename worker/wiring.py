@@ -148,6 +148,7 @@ def build_assembler(
         providers = [*map(partial(DrilledProvider, failpoints=failpoints), providers)]
     return Assembler(
         providers=providers,
+        preparation=states,
         policy=content_policy(settings),
         telemetry=telemetry,
         abandonment=Abandonment(cap=settings.limits.abandoned_cap),

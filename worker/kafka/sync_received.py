@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
-from functools import partial
+from functools import cached_property, partial
 from typing import Final
 
 from pydantic import ValidationError
@@ -45,7 +45,7 @@ class ReceivedSync(Received):
 
     sync: DecodedSync | None = None
 
-    @property
+    @cached_property
     def key(self) -> OutcomeKey | None:
         """Under which its outcome is stored; never that of a request with the same id."""
         if self.request_id is None or self.project_id is None:
@@ -57,7 +57,7 @@ class ReceivedSync(Received):
         """What the sync means; of a body that was not decoded, its bytes."""
         return self.sync.digest if self.sync else self.body_digest
 
-    @property
+    @cached_property
     def as_of(self) -> datetime:
         """The record's timestamp."""
         return instant(self.record.timestamp_ms)

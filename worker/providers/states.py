@@ -54,6 +54,9 @@ POLL_SECONDS: Final = 0.02
 _WAIT_SHARE: Final = 0.8
 """Of a layer's timeout, what is spent on waiting for events that the request wants to see."""
 
+_MOMENT_SECONDS: Final = 0.02
+"""How long all sources wait for it together: mostly that is enough, and costs none of them a task."""
+
 _HEAVY_BYTES: Final = 65_536
 
 
@@ -129,6 +132,14 @@ class ThreadStates:
         self._readings: dict[int, asyncio.Task[StateReading]] = {}
         self._changed: dict[str, asyncio.Event] = {}
 
+    async def prepare(self, frame: RequestFrame, scope: Scope) -> None:
+        """As `worker.ports.Preparation`: begin to read, unless the request brings everything itself."""
+        request = frame.request
+        brought = (request.session, request.plan, request.memory, request.artifacts or None, request.working)
+        if None in brought:
+            reading = self._reading(frame, scope, request.after.event_ids if request.after else ())
+            await asyncio.wait({reading}, timeout=_MOMENT_SECONDS)
+
     async def of(self, frame: RequestFrame, scope: Scope, *, layer: PartName) -> StateReading:
         """What the request sees, with all the events that it wants to see; the same for all of its layers.
 
@@ -137,6 +148,8 @@ class ThreadStates:
         after = frame.request.after
         event_ids = after.event_ids if after is not None else ()
         reading = self._reading(frame, scope, event_ids)
+        if reading.done():
+            return reading.result()
         if not event_ids:
             return await asyncio.shield(reading)
         seconds = _WAIT_SHARE * layer_timeout_ms(frame.request, layer) / 1_000
@@ -194,6 +207,9 @@ class ThreadStates:
             held = await self._places(project_id, versions)
         except StoreUnavailable as error:
             raise StateUnavailable(str(error)) from error
+
+        if not held:
+            return _NOTHING_KNOWN
 
         async def built(group: Group, build: Callable[[Sequence[Entity], Sequence[Entity]], T]) -> T:
             places = [held.get(Place(thread, group), _NOTHING) for thread in threads]
@@ -280,6 +296,9 @@ class _Held(Generic[T]):
     size: int
 
 
+_NOTHING_KNOWN: Final = StateReading(
+    session=None, plans=((), ()), memories=Memories(), thread=None, artifacts=(), events=((), ())
+)
 _NOTHING: Final[_Held[Entities]] = _Held((0,), (), 0)
 
 

@@ -64,9 +64,12 @@ class TaskProvider:
         layer is `partial`, and `failed` only where it has nothing else. Raises StoreUnavailable,
         StateUnavailable and StateBehind then.
         """
-        facts, tests = await asyncio.gather(
-            self._facts(frame, scope, budget), self._failing_tests(frame, scope)
-        )
+        if self._reader is not None and frame.subject.inject and frame.task_type in _FACTS:
+            facts, tests = await asyncio.gather(
+                self._facts(self._reader, frame, scope, budget), self._failing_tests(frame, scope)
+            )
+        else:
+            facts, tests = None, await self._failing_tests(frame, scope)
         working, context = frame.request.working, frame.request.payload.task_context
         diff = working.current_diff if working is not None else None
         layer = await self._build(
@@ -102,12 +105,10 @@ class TaskProvider:
             self._threads, partial(build_task, context, diff, tests, facts), context, diff, tests
         )
 
+    @staticmethod
     async def _facts(
-        self, frame: RequestFrame, scope: Scope, budget: LayerBudget
+        reader: GraphReader, frame: RequestFrame, scope: Scope, budget: LayerBudget
     ) -> FactsSection | Unavailable | None:
-        reader = self._reader
-        if reader is None or not frame.subject.inject or frame.task_type not in _FACTS:
-            return None
         asking = asyncio.ensure_future(
             reader.answer(frame, scope, budget_tokens=budget.graph_tokens, counter=budget.counter)
         )
