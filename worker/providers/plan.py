@@ -86,27 +86,43 @@ class PlanProvider:
 
 def _build(plan: Plan | None, stored: StoredPlan | None, goal: Goal | None) -> LayerContribution:
     if plan is None and stored is not None:
-        read = read_steps(stored.plan)
-        plan = stored.with_steps(read.steps, current_step=read.current_step) if read.steps else read
-        return build_plan(plan, goal, has_ended=stored.is_ended)
+        found = read_steps(stored.plan)
+        is_over = stored.is_ended or (found.is_closed and stored.pointer is None)
+        plan = found.plan
+        if plan.steps:
+            plan = stored.with_steps(plan.steps, current_step=plan.current_step)
+        return build_plan(plan, goal, has_ended=is_over)
     return build_plan(plan, goal)
 
 
-def read_steps(plan: Plan) -> Plan:
+@dataclass(frozen=True, slots=True)
+class FoundSteps:
+    """A plan as it is shown, and whether its file says that it is over."""
+
+    plan: Plan
+    is_closed: bool = False
+    """Nothing in it is current: it is done, archived or superseded, whatever single marks say."""
+
+
+def read_steps(plan: Plan) -> FoundSteps:
     """The plan with the steps that its text holds, and with the text where it holds none.
 
-    A step that the plan names as its current one wins over what the text says. Reading takes about a second a
-    megabyte; what was read last is kept.
+    A step that the plan names as its current one wins over what the text says. Reading takes a second or more
+    a megabyte; what was read last is kept.
     """
     if plan.text is None:
-        return plan
-    read = _read(plan.plan_id, plan.path, plan.text)
-    return read if plan.current_step is None else read.model_copy(update={"current_step": plan.current_step})
+        return FoundSteps(plan)
+    found = _read(plan.plan_id, plan.path, plan.text)
+    if plan.current_step is None:
+        return found
+    return FoundSteps(found.plan.model_copy(update={"current_step": plan.current_step}))
 
 
 @lru_cache(maxsize=64)
-def _read(plan_id: str, path: str | None, text: str) -> Plan:
-    return to_plan(read_plan(path, text), plan_id, path)
+def _read(plan_id: str, path: str | None, text: str) -> FoundSteps:
+    document = read_plan(path, text)
+    is_closed = bool(document.steps) and document.active is None
+    return FoundSteps(to_plan(document, plan_id, path), is_closed)
 
 
 def render_plan_context(ctx_or_goal: SessionContext | Goal | Plan | None, max_lines: int = MAX_LINES) -> str:
@@ -133,7 +149,8 @@ def build_plan(
     current step, whatever its marks say.
     """
     if plan is not None:
-        plan = read_steps(plan)
+        found = read_steps(plan)
+        plan, has_ended = found.plan, has_ended or found.is_closed
         steps, pointer, plan_id = plan.steps, plan.current_step, plan.plan_id
     elif goal is not None:
         steps, pointer, plan_id = goal.tasks, goal.current_step, goal.id or "goal"
@@ -202,7 +219,9 @@ class _Tree:
             if parent is None or parent >= number:
                 self._below_closed.append(False)
                 continue
-            self._parents.add(parent)
+            if not step.optional:
+                # A step with optional steps alone below it stands for itself.
+                self._parents.add(parent)
             self._below_closed.append(self._below_closed[parent] or steps[parent].status in _CLOSED)
 
     def is_leaf(self, number: int) -> bool:

@@ -80,7 +80,7 @@ def session_values(
     stored = reading.plan(None)
     plan = None
     if stored is not None:
-        read = read_steps(stored.plan)
+        read = read_steps(stored.plan).plan
         plan = stored.with_steps(read.steps, current_step=read.current_step)
     current_step = None
     if plan is not None and stored is not None and not stored.is_ended:

@@ -339,3 +339,36 @@ async def test_a_test_that_passes_again_fails_no_more(store: Watched, assembler:
     assert "- t" in text_of(await ask(assembler))
     await tell(store, ("test_result", {"test_id": "t", "status": "passed"}), at=5)
     assert statuses(await ask(assembler))["task"] == "empty"
+
+
+ARCHIVED = "openspec/changes/archive/2026-01-02-x/tasks.md"
+
+
+async def test_a_plan_file_that_is_archived_has_no_current_step_until_an_event_names_one(
+    store: Watched, assembler: Assembler
+) -> None:
+    text = "## 1. Parser\n- [x] 1.1 Read it\n- [x] 1.2 Test it\n"
+    await tell(store, ("plan_set", {"plan_id": "old", "path": ARCHIVED, "text": text}))
+    assert "Current step" not in text_of(await ask(assembler))
+    await tell(store, ("step_advanced", {"plan_id": "old", "step_id": "1.2", "status": "active"}), at=5)
+    assert "1.2 Test it (active)" in text_of(await ask(assembler))
+
+
+async def test_a_step_with_optional_steps_alone_below_it_is_current_itself(
+    store: Watched, assembler: Assembler
+) -> None:
+    text = "- [x] 1. Store\n- [ ] 2. Sync\n  - [ ]* 2.1 Property test\n- [ ] 3. Docs\n"
+    await tell(store, ("plan_set", {"plan_id": "k", "path": ".kiro/specs/x/tasks.md", "text": text}))
+    shown = text_of(await ask(assembler))
+    assert "2 Sync (pending)" in shown
+    assert "Progress: 1/3 done" in shown
+
+
+async def test_a_plan_file_without_steps_is_shown_by_its_beginning(
+    store: Watched, assembler: Assembler
+) -> None:
+    text = "# Notes\n\n" + "".join(f"Thought number {number}.\n" for number in range(100))
+    bundle = await ask(assembler, plan={"plan_id": "n", "path": "notes.md", "text": text})
+    assert "Plan: notes.md (no steps found)" in text_of(bundle)
+    assert "Thought number 1." in text_of(bundle)
+    assert "Thought number 60." not in text_of(bundle)
