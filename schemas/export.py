@@ -252,9 +252,7 @@ def _message(model: type[BaseModel]) -> Document:
         "name": model.__name__,
         "summary": (model.__doc__ or "").split("\n", maxsplit=1)[0],
         "contentType": "application/json",
-        "headers": _ref(
-            "components", "schemas", "RequestHeaders" if _is_inbound(model) else "ReplyHeaders"
-        ),
+        "headers": _ref("components", "schemas", "RequestHeaders" if _is_inbound(model) else "ReplyHeaders"),
         "payload": {"schemaFormat": _SCHEMA_FORMAT, "schema": {"$ref": f"./{schema_path(model)}"}},
         "correlationId": {"location": "$message.header#/correlation_id"},
         "bindings": _key_binding("; ".join(sorted(keys))),

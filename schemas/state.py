@@ -98,9 +98,12 @@ class WorkItemSet(WorkItem):
 
 
 class HandOff(HandoffData):
-    """What a session hands over; the last one of a thread counts."""
+    """What a session hands over, in slots or as the text of a file; the last one of a thread counts."""
 
     session_id: OpaqueId | None = None
+    path: str | None = None
+    text: str | None = None
+    """Of a file such as `HANDOFF.md`. What the other fields name is added to what it says."""
 
 
 class PlanSet(Plan):

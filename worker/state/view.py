@@ -26,6 +26,8 @@ from schemas.session import (
     WorkItem,
 )
 from schemas.wire import canonical_json
+from worker.plans.hand_offs import read_hand_off
+from worker.plans.wire import to_handoff_data
 from worker.state.folding import Document
 from worker.state.records import EntityKey, EntityKind, instant_of, microseconds
 
@@ -237,7 +239,7 @@ def _goal_of(entities: Sequence[Entity]) -> Goal | None:
 
 def _hand_off(entities: Sequence[Entity], last: Entity | None) -> HandoffData | None:
     """The last hand-off, with the decisions that stand beside it."""
-    body: Mapping[str, Any] = {} if last is None else last.document["body"]
+    body: Mapping[str, Any] = {} if last is None else _as_slots(last.document["body"])
     handed_over_us = 0 if last is None else last.document["at_us"]
     dated = {d["id"]: (handed_over_us, place, d) for place, d in enumerate(body.get("decisions", ()))}
     for entity in _of(entities, "decision"):
@@ -248,6 +250,19 @@ def _hand_off(entities: Sequence[Entity], last: Entity | None) -> HandoffData | 
         return None
     decisions = sorted(dated.items(), key=lambda item: (*item[1][:2], item[0]))
     return HandoffData.model_validate({**body, "decisions": [one[2] for _, one in decisions]})
+
+
+def _as_slots(body: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A hand-off with what its file says in front of what it names itself."""
+    text = body.get("text")
+    if text is None:
+        return body
+    document = read_hand_off(body.get("path") or "", text)
+    if document is None:
+        name = body.get("path") or "the hand-off"
+        return {**body, "alerts": [*body.get("alerts", ()), f"{name} has no section that is known"]}
+    read = to_handoff_data(document).model_dump(mode="json", exclude_none=True)
+    return {**body, **{slot: [*values, *body.get(slot, ())] for slot, values in read.items()}}
 
 
 def _priority(body: Mapping[str, Any]) -> tuple[bool, bool, float, str]:

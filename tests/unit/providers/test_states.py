@@ -372,3 +372,43 @@ async def test_a_plan_file_without_steps_is_shown_by_its_beginning(
     assert "Plan: notes.md (no steps found)" in text_of(bundle)
     assert "Thought number 1." in text_of(bundle)
     assert "Thought number 60." not in text_of(bundle)
+
+
+HAND_OFF = """# Hand-off
+
+## What was done
+- The deadline object
+
+## Next steps
+1. Stop before an attempt that cannot finish
+
+## Gotchas
+- The clock of the test bench jumps
+
+## Decisions
+- Deadlines are absolute
+
+## Key files
+- `client/retry.py:12`
+"""
+
+
+async def test_a_hand_off_file_is_read_slot_by_slot(store: Watched, assembler: Assembler) -> None:
+    body = {"path": "HANDOFF.md", "text": HAND_OFF, "key_files": ["client/deadline.py"]}
+    await tell(store, ("hand_off", body))
+    text = text_of(await ask(assembler))
+    for told in (
+        "- Stop before an attempt that cannot finish",
+        "The clock of the test bench jumps",
+        "Deadlines are absolute",
+        "- client/retry.py\n",
+        "- client/deadline.py",
+    ):
+        assert told in text
+
+
+async def test_a_file_that_is_no_hand_off_is_said_to_be_none(store: Watched, assembler: Assembler) -> None:
+    await tell(store, ("hand_off", {"path": "HANDOFF.md", "text": "Just prose.", "blockers": ["no staging"]}))
+    text = text_of(await ask(assembler))
+    assert "- HANDOFF.md has no section that is known" in text
+    assert "no staging" in text
