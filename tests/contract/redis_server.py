@@ -31,6 +31,18 @@ class RedisServer:
 
     def start(self) -> None:
         """Return when it accepts connections and has loaded its data."""
+        process = self._launch("")
+        assert process.stdout is not None
+        for line in process.stdout:
+            if b"Ready to accept connections" in line:
+                return
+        pytest.fail("redis-server ended at once", pytrace=False)
+
+    def start_loading(self, *, key_microseconds: int) -> None:
+        """Return at once; it loads what it has for so long a key, and says so to whoever asks."""
+        self._launch(f"key-load-delay {key_microseconds}\n")
+
+    def _launch(self, options: str) -> subprocess.Popen[bytes]:
         self._process = subprocess.Popen(
             [self._program, "-"],
             stdin=subprocess.PIPE,
@@ -41,13 +53,10 @@ class RedisServer:
         assert self._process.stdout is not None
         self._process.stdin.write(
             f"port {self.port}\nbind 127.0.0.1\ndir {self._directory}\n"
-            'save ""\nappendonly yes\nappendfsync no\n'.encode()
+            f'save ""\nappendonly yes\nappendfsync no\n{options}'.encode()
         )
         self._process.stdin.close()
-        for line in self._process.stdout:
-            if b"Ready to accept connections" in line:
-                return
-        pytest.fail("redis-server ended at once", pytrace=False)
+        return self._process
 
     def kill(self) -> None:
         """SIGKILL, and wait until it is gone."""
