@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import lru_cache
@@ -11,6 +12,7 @@ from importlib.resources.abc import Traversable
 from typing import Final
 
 from schemas.wire import canonical_json, sha256_hex
+from worker.errors import StoreUnavailable
 from worker.graph.question import GraphPolicy
 from worker.graph.store import GraphStore
 from worker.ports import PackCache
@@ -24,6 +26,7 @@ from worker.stores.memory_packs import MemoryPackCache
 from worker.stores.redis_packs import RedisPackCache
 from worker.stores.swipl import SwiPrologRelevance
 from worker.telemetry import Telemetry
+from worker.wiring_graph_store import NO_PROJECT
 from worker.wiring_graph_store import build_graph_store as build_graph_store  # noqa: PLC0414 - the commands take it from here
 from worker.wiring_graph_store import build_neo4j_link as build_neo4j_link  # noqa: PLC0414 - as above
 
@@ -40,6 +43,11 @@ class GraphSource:
     cache: PackCache
     reader: GraphReader
     relevance: SwiPrologRelevance
+
+    async def warm(self) -> None:
+        """Ask what every request asks, once: the first one is not to pay for connections and plans."""
+        with suppress(StoreUnavailable):
+            await self.store.head(NO_PROJECT)
 
     async def aclose(self) -> None:
         """Stop what is under way and release connections; idempotent."""

@@ -5,13 +5,16 @@ Only the product that the settings name is imported: the driver of Neo4j takes a
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from worker.settings import Settings, read_secret
 
 if TYPE_CHECKING:
     from worker.graph.store import GraphStore
     from worker.stores.neo4j_link import Neo4jLink
+
+NO_PROJECT: Final = ":none"
+"""No project has this id; asked for at the start of a worker."""
 
 
 def build_graph_store(settings: Settings) -> GraphStore:

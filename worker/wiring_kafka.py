@@ -159,6 +159,7 @@ async def build_service(settings: Settings, *, usage_log: Path | None = None) ->
             keep_compact(state.store, keep=timedelta(days=settings.state.compact_after_days), now=utc_now)
         )
         stack.callback(upkeep.cancel)
+        await asyncio.gather(state.warm(), graph.warm())
         # Loading a large graph takes longer than any layer's timeout, which the first requests would pay.
         await graph.snapshots.preload(sorted(settings.content.roots))
         parsers = ExtractingPool()

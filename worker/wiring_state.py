@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 
 from worker.budget.tokens import counter_for
+from worker.errors import StoreUnavailable
 from worker.ports import Scope
 from worker.providers.session_document import render_session
 from worker.providers.states import ThreadStates
 from worker.providers.threads import SourceThreads
 from worker.settings import Settings, read_secret
-from worker.state.store import Applied, StateStore
+from worker.state.records import WHOLE_PROJECT
+from worker.state.store import Applied, Place, StateStore
 from worker.state.writing import StateWriter
 from worker.stores.redis_state import HotResult, HotStateStore
 from worker.stores.sqlite_state import SqliteStateStore
 from worker.telemetry import Telemetry
-from worker.wiring_graph_store import build_neo4j_link
+from worker.wiring_graph_store import NO_PROJECT, build_neo4j_link
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +31,12 @@ class StateSource:
     store: StateStore
     states: ThreadStates
     writer: StateWriter
+
+    async def warm(self) -> None:
+        """Ask what every request asks, once: the first one is not to pay for connections and plans."""
+        with suppress(StoreUnavailable):
+            await self.store.heads(NO_PROJECT, [WHOLE_PROJECT])
+            await self.store.groups(NO_PROJECT, {Place(WHOLE_PROJECT, "session"): 1})
 
     async def aclose(self) -> None:
         """Stop what is under way and release connections; idempotent."""
