@@ -17,6 +17,7 @@ from worker.kafka.embedded import EmbeddedBroker
 WAITING = (
     "test_worker_outages.py",
     "test_worker_kills.py",
+    "test_worker_state.py",
     "test_dispatch_outages.py",
     "test_dispatch_processes.py",
     "test_worker_poison.py",
