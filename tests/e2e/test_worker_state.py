@@ -9,7 +9,12 @@ from typing import Any
 
 import pytest
 
+from schemas.bundle import ContextBundle
+from schemas.request import AssemblyRequest
+from schemas.state import StateEvent
 from tests.support.cluster import Mode, Topics, covers, request, workers
+from worker.client import ContextClient
+from worker.demo_stages import BEFORE, STAGES, STAGES_PROJECT, events_of, request_of
 
 pytestmark = [pytest.mark.timeout(400), pytest.mark.asyncio(loop_scope="session")]
 
@@ -127,6 +132,38 @@ async def test_a_worker_killed_around_the_store_of_an_event_changes_nothing(
 def _without_fence(text: str) -> list[str]:
     """The lines; the fence differs by project."""
     return [line for line in text.splitlines() if "[[" not in line and "reference data" not in line]
+
+
+async def test_the_run_in_four_stages_hands_everything_on(mode: Mode, topics: Topics, tmp_path: Path) -> None:
+    async with (
+        workers(mode, tmp_path) as start,
+        ContextClient([mode.bootstrap], topic_prefix=mode.prefix) as client,
+    ):
+        await start()
+        published: list[str] = []
+        texts: list[str] = []
+        tells, prefix = BEFORE, "start"
+        for minute, stage in enumerate(STAGES, start=1):
+            events = events_of(tells, prefix=prefix, minute=minute)
+            project = f"{STAGES_PROJECT}-{mode.group}"
+            for one in events:
+                own = one.root.model_copy(update={"project_id": project})
+                await client.publish_event(StateEvent(own))
+            published += [one.root.event_id for one in events]
+            wanted = {**request_of(stage, published), "project_id": project, "deadline_ms": 60_000}
+            wanted["layer_timeouts_ms"] = dict.fromkeys(LAYERS, 50_000)
+            bundle = await client.assemble(AssemblyRequest.model_validate(wanted), timeout_seconds=100)
+            assert isinstance(bundle, ContextBundle)
+            assert bundle.status == "complete"
+            assert bundle.messages is not None
+            texts.append(bundle.messages[-1].content)
+            tells, prefix = stage.tells, stage.name
+    assert "Deadlines are absolute" not in texts[0]
+    assert "1 Deadline object (pending)" in texts[1]
+    assert "2 Retry loop ends at the deadline (pending)" in texts[2]
+    assert "Attempts end at the deadline, not at three." in texts[2]
+    assert "assert 1.2 <= 1.0" in texts[3]
+    assert "D-2: An attempt needs its own minimum" in texts[3]
 
 
 async def test_two_workers_and_every_event_thrice_end_in_one_state(
