@@ -73,6 +73,9 @@ class Snapshots:
             held = None
         if await self._store.size_bytes(project_id) > self._max_bytes:
             return await self._part(project_id, roots, names)
+        loaded = self._held.get(project_id)
+        if loaded is not None and loaded.head == head:
+            return loaded  # somebody else's loading ended while the size was asked for
         loading = self._load(project_id, head)
         if held is not None and held.head.graph_version >= at_least_version:
             await asyncio.wait({loading}, timeout=FRESHNESS_SECONDS)

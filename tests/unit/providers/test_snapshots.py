@@ -34,6 +34,14 @@ class WatchedStore(SqliteGraphStore):
         self.open = asyncio.Event()
         self.open.set()
         self.is_away = False
+        self.may_size = asyncio.Event()
+        self.may_size.set()
+        self.sizing = asyncio.Event()
+
+    async def size_bytes(self, project_id: str) -> int:
+        self.sizing.set()
+        await self.may_size.wait()
+        return await super().size_bytes(project_id)
 
     async def head(self, project_id: str) -> GraphHead | None:
         if self.is_away:
@@ -130,6 +138,23 @@ async def test_loading_goes_on_when_who_waited_has_given_up(store: WatchedStore)
     await asyncio.wait({waiting})
     store.open.set()
     assert await snapshots.latest("shop", roots=()) is not None
+    assert store.loads == 1
+
+
+async def test_what_was_loaded_while_the_size_was_asked_for_is_not_loaded_again(store: WatchedStore) -> None:
+    await store.write("shop", 1)
+    snapshots = snapshots_of(store)
+    store.open.clear()
+    first = asyncio.create_task(snapshots.latest("shop", roots=()))
+    await store.loading.wait()
+    store.may_size.clear()
+    store.sizing.clear()
+    second = asyncio.create_task(snapshots.latest("shop", roots=()))
+    await store.sizing.wait()
+    store.open.set()
+    loaded = await first
+    store.may_size.set()
+    assert await second is loaded
     assert store.loads == 1
 
 

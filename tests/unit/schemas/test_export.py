@@ -250,6 +250,7 @@ def test_the_declared_topics_are_those_that_are_served() -> None:
         ("context.requests", 12, 24),
         ("context.bundles", 12, 24),
         ("context.usage", 12, 7 * 24),
+        ("context.state", 12, 7 * 24),
         ("context.sync", 3, 24),
         ("context.sync-results", 3, 24),
         ("context.dead-letters", 3, 30 * 24),
