@@ -63,6 +63,7 @@ async def bundle_bytes(store: StateStore, project_id: str, *, thread_id: str = "
         bundle = (await assemble(request, build_assembler(settings(), Telemetry(), None, states))).bundle
     finally:
         await states.close()
+    assert bundle.layers is not None
     shown = {layer: bundle.layers[layer].status for layer in LAYERS}
     assert set(shown.values()) <= {"ok", "trimmed"}, shown
     return to_wire(bundle)

@@ -15,6 +15,7 @@ class TripCounter:
         self._server = urlsplit(url)
         self._listener: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()
+        self._writers: list[asyncio.StreamWriter] = []
         self.trips = 0
 
     @property
@@ -30,12 +31,15 @@ class TripCounter:
     async def __aexit__(self, *_: object) -> None:
         assert self._listener is not None
         self._listener.close()
+        for writer in self._writers:
+            writer.close()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         there, back = await asyncio.open_connection(self._server.hostname, self._server.port)
+        self._writers += [writer, back]
         is_asking = [False]
         for source, sink, from_client in ((reader, back, True), (there, writer, False)):
             self._tasks.add(asyncio.create_task(self._forward(source, sink, is_asking, from_client)))
