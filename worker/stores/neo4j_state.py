@@ -23,10 +23,9 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
-from schemas.graph import NodeLabel
 from worker.state.folding import EntityState, fold_on
 from worker.state.merging import entities_of, plan_changes
-from worker.state.records import GROUPS, EntityKey, StateRecord
+from worker.state.records import GROUP_OF, GROUPS, EntityKey, StateRecord
 from worker.state.store import Applied, Heads, Place, StoredGroup
 from worker.state.view import encode_group
 from worker.stores import neo4j_state_rows as q
@@ -204,10 +203,8 @@ def _keyed(project_id: str, places: Iterable[Place]) -> dict[str, Place]:
 async def _apply(
     transaction: Transaction, project_id: str, records: Sequence[StateRecord], *, with_contents: bool
 ) -> Applied:
-    await rows(transaction, q.QUEUE, {"project": project_id})
-    stored = await _stored(transaction, project_id, records)
-    keys = entities_of((*records, *stored.values()))
-    states = await _states(transaction, project_id, keys)
+    stored = await _queue(transaction, project_id, records)
+    states, heads = await _known(transaction, project_id, entities_of((*records, *stored.values())))
     # Folding five hundred messages takes a while, which the event loop has no time for.
     changes = await asyncio.to_thread(plan_changes, records, stored=stored, states=states)
     if not changes.rows:
@@ -222,25 +219,31 @@ async def _apply(
         base = None if held is None else held.base
         known[key], _ = await _fold(transaction, project_id, key, base)
     await _put_entities(transaction, project_id, known)
-    await _move_heads(transaction, project_id, sorted(changes.applied.touched))
+    await _move_heads(transaction, project_id, changes.applied.touched, heads)
     return changes.applied
 
 
-async def _stored(
+async def _queue(
     transaction: Transaction, project_id: str, records: Iterable[StateRecord]
 ) -> dict[str, StateRecord]:
+    """Wait for other writers; then the events that are stored under these ids."""
     keys = sorted({q.event_key(project_id, record.event_id) for record in records})
-    found = await rows(transaction, q.EVENTS_BY_KEY, {"project": project_id, "keys": keys})
+    found = await rows(transaction, q.QUEUE_AND_EVENTS, {"project": project_id, "keys": keys})
     return {record.event_id: record for record in map(q.record_of, found)}
 
 
-async def _states(
+async def _known(
     transaction: Transaction, project_id: str, keys: Iterable[EntityKey]
-) -> dict[EntityKey, EntityState]:
+) -> tuple[dict[EntityKey, EntityState], dict[Place, int]]:
+    """What is stored of these things, and the versions of their places."""
     named = {q.entity_key(project_id, key): key for key in keys}
-    bound = {"project": project_id, "keys": sorted(named)}
-    found = await rows(transaction, q.ENTITIES_BY_KEY, bound)
-    return {named[name]: q.state_of(row) for name, *row in found}
+    places = _keyed(project_id, (Place(key.thread_id, GROUP_OF[key.kind]) for key in named.values()))
+    bound = {"project": project_id, "keys": sorted(named), "heads": sorted(places)}
+    ((entities, heads),) = await rows(transaction, q.ENTITIES_AND_HEADS, bound)
+    return (
+        {named[name]: q.state_of(row) for name, *row in entities},
+        {places[name]: version for name, version in heads},
+    )
 
 
 async def _put_events(
@@ -253,13 +256,20 @@ async def _put_events(
     if changed:
         # An event may have come as another kind before.
         await rows(transaction, q.TAKE_LABELS, {"project": project_id, "keys": changed})
-    groups: defaultdict[NodeLabel | None, list[list[Any]]] = defaultdict(list)
+    groups: defaultdict[str, list[list[Any]]] = defaultdict(list)
     for record in records:
-        groups[q.SIGNAL_LABELS.get(record.kind)].append(q.event_row(project_id, record))
-    for label in sorted(groups, key=str):
-        statement = q.PUT_EVENTS if label is None else q.PUT_SIGNALS[label]
-        for batch in batches(sorted(groups[label], key=lambda row: row[0]), _FOLD_ROWS):
+        statement = _event_statement(record, is_new=record.event_id not in stored)
+        groups[statement].append(q.event_row(project_id, record))
+    for statement in sorted(groups):
+        for batch in batches(sorted(groups[statement], key=lambda row: row[0]), _FOLD_ROWS):
             await rows(transaction, statement, {"project": project_id, "rows": batch})
+
+
+def _event_statement(record: StateRecord, *, is_new: bool) -> str:
+    label = q.SIGNAL_LABELS.get(record.kind)
+    if label is None:
+        return q.CREATE_EVENTS if is_new else q.CHANGE_EVENTS
+    return (q.CREATE_SIGNALS if is_new else q.CHANGE_SIGNALS)[label]
 
 
 async def _put_entities(
@@ -276,15 +286,15 @@ async def _put_entities(
         await rows(transaction, q.PUT_ENTITIES, {"project": project_id, "rows": batch})
 
 
-async def _move_heads(transaction: Transaction, project_id: str, places: Sequence[Place]) -> None:
+async def _move_heads(
+    transaction: Transaction, project_id: str, places: Iterable[Place], held: Mapping[Place, int]
+) -> None:
     """The last thing before the commit: from here on readers wait for it."""
-    named = _keyed(project_id, places)
-    bound = {"project": project_id, "keys": sorted(named)}
-    held: dict[str, int] = {row[0]: row[1] for row in await rows(transaction, q.HEADS_BY_KEY, bound)}
     now_seconds = time.time()
-    moved = [
-        [key, *named[key], next_version(held.get(key, 0), now_seconds=now_seconds)] for key in sorted(named)
-    ]
+    moved = sorted(
+        [q.place_key(project_id, place), *place, next_version(held.get(place, 0), now_seconds=now_seconds)]
+        for place in places
+    )
     await rows(transaction, q.PUT_HEADS, {"project": project_id, "rows": moved})
 
 
@@ -322,7 +332,8 @@ def _fold_rows(state: EntityState | None, found: Iterable[Sequence[Any]]) -> Ent
 async def _compact(transaction: Transaction, *, project_id: str, key: EntityKey, before_us: int) -> int:
     """Forget some of the oldest events about one thing; how many, 0 where none is left to forget."""
     await rows(transaction, q.QUEUE, {"project": project_id})
-    held = (await _states(transaction, project_id, [key])).get(key)
+    states, _ = await _known(transaction, project_id, [key])
+    held = states.get(key)
     base = None if held is None else held.base
     before = q.time_position(before_us)
     folded, count = await _fold(transaction, project_id, key, base, before=before, limit=_COMPACT_ROWS)

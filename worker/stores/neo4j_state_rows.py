@@ -54,7 +54,9 @@ FORGET_PROBE: Final = "MATCH (p:StateProject {project: $project}) DELETE p"
 # --- Reading -----------------------------------------------------------------------------------------
 
 _EVENT_COLUMNS: Final = "e.thread, e.id, e.kind, e.digest, e.claimed_us, e.received_us, e.body"
-EVENTS_BY_KEY: Final = f"""
+QUEUE_AND_EVENTS: Final = f"""
+    {QUEUE}
+    WITH w
     UNWIND $keys AS key
     MATCH (e:StateEvent {{key: key, project: $project}})
     RETURN {_EVENT_COLUMNS}
@@ -66,15 +68,16 @@ EVENTS_OF_ENTITY: Final = f"""
     ORDER BY e.position
     LIMIT $limit
 """
-ENTITIES_BY_KEY: Final = """
-    UNWIND $keys AS key
-    MATCH (s:StateEntity {key: key, project: $project})
-    RETURN s.key, s.last_us, s.last_event_id, s.document, s.base
-"""
-HEADS_BY_KEY: Final = """
-    UNWIND $keys AS key
-    MATCH (h:StateHead {key: key, project: $project})
-    RETURN h.key, h.version
+ENTITIES_AND_HEADS: Final = """
+    RETURN COLLECT {
+        UNWIND $keys AS key
+        MATCH (s:StateEntity {key: key, project: $project})
+        RETURN [s.key, s.last_us, s.last_event_id, s.document, s.base]
+    }, COLLECT {
+        UNWIND $heads AS key
+        MATCH (h:StateHead {key: key, project: $project})
+        RETURN [h.key, h.version]
+    }
 """
 HEADS_AND_EVENTS: Final = """
     MATCH (p:StateProject {project: $project})
@@ -123,17 +126,24 @@ OLD_ENTITIES: Final = """
 
 # --- Writing -----------------------------------------------------------------------------------------
 
-_PUT_EVENTS: Final = """
+_EVENT: Final = """{
+    key: row[0], thread: row[2], kind: row[3], entity: row[4], entity_kind: row[5],
+    entity_id: row[6], position: row[7], at_us: row[8], digest: row[9], claimed_us: row[10],
+    received_us: row[11], body: row[12], project: $project
+}"""
+# Most events are new, and known to be: to create them with all that they have is half the work of a merge.
+CREATE_EVENTS: Final = f"UNWIND $rows AS row CREATE (e:StateEvent {_EVENT}) SET e.id = row[1]"
+CREATE_SIGNALS: Final[Mapping[NodeLabel, str]] = {
+    label: f"UNWIND $rows AS row CREATE (e:StateEvent:{label} {_EVENT}) SET e.id = row[1]" for label in LABELS
+}
+_CHANGE: Final = f"""
     UNWIND $rows AS row
-    MERGE (e:StateEvent {key: row[0]})
-    SET e = {
-        key: row[0], id: row[1], thread: row[2], kind: row[3], entity: row[4], entity_kind: row[5],
-        entity_id: row[6], position: row[7], at_us: row[8], digest: row[9], claimed_us: row[10],
-        received_us: row[11], body: row[12], project: $project
-    }
+    MERGE (e:StateEvent {{key: row[0]}})
+    SET e = {_EVENT}
+    SET e.id = row[1]
 """
-PUT_EVENTS: Final = _PUT_EVENTS
-PUT_SIGNALS: Final[Mapping[NodeLabel, str]] = {label: f"{_PUT_EVENTS} SET e:{label}" for label in LABELS}
+CHANGE_EVENTS: Final = _CHANGE
+CHANGE_SIGNALS: Final[Mapping[NodeLabel, str]] = {label: f"{_CHANGE} SET e:{label}" for label in LABELS}
 TAKE_LABELS: Final = """
     UNWIND $keys AS key
     MATCH (e:StateEvent {key: key, project: $project})
@@ -256,7 +266,7 @@ def _digest(*parts: str) -> str:
 
 
 def event_row(project_id: str, record: StateRecord) -> list[Any]:
-    """As `PUT_EVENTS` reads it."""
+    """As `CREATE_EVENTS` reads it."""
     entity = record.entity
     return [
         event_key(project_id, record.event_id),
