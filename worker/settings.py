@@ -5,9 +5,10 @@ Example: `WORKER_KAFKA__BOOTSTRAP_SERVERS='["127.0.0.1:9092"]'`. Only the wiring
 
 from __future__ import annotations
 
+import re
 from decimal import Decimal
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Final, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
@@ -251,6 +252,9 @@ class Content(_Group):
         return self
 
 
+_NEO4J_URL: Final = re.compile(r"(?:bolt|neo4j)(?:\+ssc?)?://[^/@\s]+/?")
+
+
 class Graph(_Group):
     """Where projects' graphs are kept, and how what is relevant in them is found."""
 
@@ -286,6 +290,10 @@ class Graph(_Group):
         )
         if self.store == "neo4j" and self.neo4j_url is None:
             msg = "graph.store neo4j needs graph.neo4j_url"
+            raise ValueError(msg)
+        if self.neo4j_url is not None and not _NEO4J_URL.fullmatch(self.neo4j_url):
+            # The driver would refuse it too, and show a password that stands in it.
+            msg = "graph.neo4j_url must be bolt:// or neo4j:// and a host, the user and password apart"
             raise ValueError(msg)
         if self.store == "sqlite" and has_neo4j:
             msg = "graph.neo4j_* has no effect with graph.store sqlite; set graph.store=neo4j"

@@ -105,6 +105,8 @@ def test_the_environment_of_the_tests_is_not_the_workers() -> None:
         ({"GRAPH__NEO4J_USER": "a"}, "neo4j_user"),
         ({"GRAPH__NEO4J_URL": "bolt://n"}, "set graph.store=neo4j"),
         ({"GRAPH__STORE": "neo4j"}, "needs graph.neo4j_url"),
+        ({"GRAPH__STORE": "neo4j", "GRAPH__NEO4J_URL": "bolt://neo4j:s3cret@n"}, "password apart"),
+        ({"GRAPH__STORE": "neo4j", "GRAPH__NEO4J_URL": "http://n:7474"}, "must be bolt"),
         ({"GRAPH__PACK_KEEP_SECONDS": "5"}, "pack_keep_seconds"),
         ({"GRAPH__PACK_CACHE": "redis"}, "outcomes.redis_url"),
         (

@@ -25,7 +25,14 @@ from neo4j import (
     Query,
     unit_of_work,
 )
-from neo4j.exceptions import CypherSyntaxError, CypherTypeError, DriverError, IncompleteCommit, Neo4jError
+from neo4j.exceptions import (
+    ConfigurationError,
+    CypherSyntaxError,
+    CypherTypeError,
+    DriverError,
+    IncompleteCommit,
+    Neo4jError,
+)
 
 from worker.errors import StoreUnavailable
 
@@ -114,7 +121,12 @@ class Neo4jLink:
         if self._is_closed:
             raise StoreUnavailable(STORE, "the connection is closed")
         if self._driver is None:
-            self._driver = AsyncGraphDatabase.driver(  # pyright: ignore[reportUnknownMemberType]  # its options are untyped
+            self._driver = self._made()
+        return self._driver
+
+    def _made(self) -> AsyncDriver:
+        try:
+            return AsyncGraphDatabase.driver(  # pyright: ignore[reportUnknownMemberType]  # its options are untyped
                 self._url,
                 auth=self._auth,
                 connection_timeout=self._connect_timeout_seconds,
@@ -124,7 +136,9 @@ class Neo4jLink:
                 notifications_min_severity=NotificationMinimumSeverity.OFF,
                 telemetry_disabled=True,
             )
-        return self._driver
+        except (ConfigurationError, ValueError):
+            # Its own message shows the address, which may hold a password.
+            raise StoreUnavailable(STORE, "the address is none that a Neo4j could have") from None
 
     async def _run(self, access: str, work: Work[T], timeout_seconds: float) -> T:
         # The server ends the transaction too, a little later, should nobody be left to roll it back.
