@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -95,6 +95,7 @@ class UnifiedContextAssembler:
         self,
         *,
         providers_for: ProvidersFor,
+        prepare: Callable[[], Awaitable[None]] | None = None,
         policy: ContentPolicy,
         injector: ContextInjector | None = None,
         budget: ContextBudget | None = None,
@@ -106,10 +107,11 @@ class UnifiedContextAssembler:
         """Assemble for `project_id` under `budget` (default: the 128k split).
 
         Tokens are counted by `token_counter`, else as `encoding` has them. `worker.wiring.build_library`
-        fills in providers and policy. With an injector, what it injects takes the place of the graph
-        provider's contribution.
+        fills in providers and policy. `prepare` is awaited before each assembling, outside of its deadline.
+        With an injector, what it injects takes the place of the graph provider's contribution.
         """
         self._providers_for = providers_for
+        self._prepare = prepare
         self._kept: tuple[object | None, list[Provider]] | None = None
         self._injector = injector
         self._budget = budget or requested_budget(total=128_000, layers={})
@@ -163,7 +165,7 @@ class UnifiedContextAssembler:
             }
         )
         try:
-            assembled = _run(self._assembler(providers), request, as_of or datetime.now(UTC))
+            assembled = _run(self._assembled(providers, request, as_of or datetime.now(UTC)))
         except Rejected:
             raise
         except Exception as error:  # noqa: BLE001 - the prompt is worth more than its context
@@ -177,6 +179,13 @@ class UnifiedContextAssembler:
         if self._kept is None or self._kept[0] is not artifact_store:
             self._kept = (artifact_store, list(self._providers_for(artifact_store)))
         return self._kept[1]
+
+    async def _assembled(
+        self, providers: Sequence[Provider], request: AssemblyRequest, as_of: datetime
+    ) -> Assembled:
+        if self._prepare is not None:
+            await self._prepare()
+        return await self._assembler(providers).assemble(request, as_of=as_of)
 
     def _record(self, assembled: Assembled) -> None:
         try:
@@ -300,9 +309,9 @@ def _context_in(payload: Mapping[str, Any]) -> str:
     return str(payload.get("graph_context") or "").strip()
 
 
-def _run(assembler: Assembler, request: AssemblyRequest, as_of: datetime) -> Assembled:
+def _run(work: Coroutine[Any, Any, Assembled]) -> Assembled:
     def run() -> Assembled:
-        return asyncio.run(assembler.assemble(request, as_of=as_of))
+        return asyncio.run(work)
 
     try:
         asyncio.get_running_loop()

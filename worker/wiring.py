@@ -169,9 +169,10 @@ def build_library(
     """The classic in-process interface, with this project's providers."""
     chosen = settings or Settings()
     # Opened by the first request that needs it, and closed with the process.
-    graph = build_graph(chosen, Telemetry()).reader
+    graph = build_graph(chosen, Telemetry())
     return UnifiedContextAssembler(
-        providers_for=lambda store: build_providers(chosen, graph, artifact_store=store),
+        providers_for=lambda store: build_providers(chosen, graph.reader, artifact_store=store),
+        prepare=lambda: graph.snapshots.preload([project_id]),
         policy=content_policy(chosen),
         injector=injector,
         budget=budget,
@@ -203,6 +204,8 @@ async def assemble_once(
         aclosing(build_state(settings, telemetry)) as state,
         aclosing(build_graph(settings, telemetry, state.states)) as graph,
     ):
+        # Not on the request's time either: a large graph takes longer to load than its layer may.
+        await graph.snapshots.preload([decoded.request.project_id])
         assembler = build_assembler(settings, telemetry, graph.reader, state.states)
         assembled = await assembler.assemble(decoded.request, as_of=chosen, notes=decoded.notes)
     if instant is None:

@@ -12,12 +12,17 @@ from schemas.codes import Ranking, Relevance, TaskType
 from schemas.request import AssemblyRequest
 from schemas.session import FailingTest
 from schemas.wire import canonical_json, sha256_hex
-from worker.graph.links import names_in
+from worker.graph.links import MAX_LINKED_CHARS, names_in
 from worker.graph.model import NodeRef
 from worker.ports import RequestFrame, Scope
 
 MAX_PATHS: Final = 400
 MAX_TROUBLED_PATHS: Final = 20
+MAX_ROOTS: Final = 1_000
+MAX_TEXT_CHARS: Final = 65_536
+"""Of what is looked for by words: what a prompt's worth of text says first. Megabytes of a failing test's
+output would else be digested and searched on behalf of three layers."""
+
 _CODE_ID: Final = re.compile(r"(?<![\w/.-])([\w./-]{1,400}\.\w{1,5})(?:::([\w.<>#]{1,400}))?")
 _REQUIREMENT_ID: Final = re.compile(r"(?<![\w-])[A-Z][A-Z0-9]*(?:-[A-Z0-9]+)*-\d+[a-z]?(?![\w-])")
 
@@ -53,6 +58,8 @@ class Question:
     relevance: Relevance
     budget_tokens: int
     encoding: str
+    million_tokens: int
+    """What a million tokens count as: models that share an encoding may differ in their safety factor."""
     policy_digest: str
 
     def key(self, snapshot_id: str, *, of_part: bool = False) -> str:
@@ -70,18 +77,24 @@ class Question:
         return sha256_hex(canonical_json(fields))
 
     def roots(self) -> tuple[NodeRef, ...]:
-        """Nodes that the request names by their ids, sorted: where a graph too large to hold is entered."""
-        refs: set[NodeRef] = set()
+        """Nodes that the request names by their ids, sorted: where a graph too large to hold is entered.
+
+        At most `MAX_ROOTS`, those of paths first, then in the order of the text's beginning. O(length).
+        """
+        refs: dict[NodeRef, None] = {}
         for path in self.paths:
-            refs |= {NodeRef("File", path), NodeRef("Module", f"{path}::<module>")}
-        for match in _CODE_ID.finditer(self.text):
+            refs |= dict.fromkeys((NodeRef("File", path), NodeRef("Module", f"{path}::<module>")))
+        scanned = self.text[:MAX_LINKED_CHARS]
+        for match in _CODE_ID.finditer(scanned):
             path, name = match[1], match[2]
-            refs |= {NodeRef("File", path), NodeRef("Module", f"{path}::<module>")}
+            refs |= dict.fromkeys((NodeRef("File", path), NodeRef("Module", f"{path}::<module>")))
             if name:
-                refs |= {NodeRef("Class", f"{path}::{name}"), NodeRef("Function", f"{path}::{name}")}
-        for match in _REQUIREMENT_ID.finditer(self.text):
-            refs |= {NodeRef("Requirement", match[0]), NodeRef("RequirementItem", match[0])}
-        return tuple(sorted(refs))
+                refs |= dict.fromkeys(
+                    (NodeRef("Class", f"{path}::{name}"), NodeRef("Function", f"{path}::{name}"))
+                )
+        for match in _REQUIREMENT_ID.finditer(scanned):
+            refs |= dict.fromkeys((NodeRef("Requirement", match[0]), NodeRef("RequirementItem", match[0])))
+        return tuple(sorted([*refs][:MAX_ROOTS]))
 
     def names(self) -> tuple[str, ...]:
         """What the request may call nodes by, sorted: where a graph too large to hold is entered, too."""
@@ -113,6 +126,7 @@ def ask(
     *,
     budget_tokens: int,
     encoding: str,
+    million_tokens: int = 1_000_000,
     policy: GraphPolicy,
     trouble: Trouble = Trouble(),  # noqa: B008 - a frozen value
 ) -> Question:
@@ -144,6 +158,7 @@ def ask(
         relevance=request.relevance or policy.relevance,
         budget_tokens=budget_tokens,
         encoding=encoding,
+        million_tokens=million_tokens,
         policy_digest=sha256_hex(canonical_json([policy.settings_digest, policy.code_version])),
     )
     if question.ranking == "hop" and question.paths:
@@ -153,7 +168,8 @@ def ask(
 
 def _text(request: AssemblyRequest, failing: Sequence[FailingTest]) -> str:
     """The message, then what failing tests say: a traceback names what it is about better than people do."""
-    return "\n".join((request.user_message, *(f"{test.id}\n{test.message or ''}" for test in failing)))
+    text = "\n".join((request.user_message, *(f"{test.id}\n{test.message or ''}" for test in failing)))
+    return text[:MAX_TEXT_CHARS]
 
 
 def payload_paths(request: AssemblyRequest) -> tuple[str, ...]:

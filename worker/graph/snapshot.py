@@ -223,11 +223,11 @@ def _size(node: Node) -> float:
 def _names(nodes: tuple[Node, ...]) -> NameIndex:
     linked = [number for number, node in enumerate(nodes) if node.label in LINKED_LABELS]
     literal = [n for n in linked if nodes[n].label not in {"Module", "Class", "Function"}]
-    by_name = _sorted(linked, [nodes[n].name for n in linked])
+    names = [nodes[n].name for n in linked]
     return NameIndex(
         nodes=nodes,
-        sorted_names=tuple(nodes[n].name for n in by_name.tolist()),
-        by_name=by_name,
+        sorted_names=tuple(sorted(names)),
+        by_name=_sorted(linked, names),
         by_folded=_sorted(linked, [fold_name(nodes[n].name) for n in linked]),
         by_literal_id=_sorted(literal, [nodes[n].id for n in literal]),
     )

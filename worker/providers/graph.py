@@ -11,7 +11,7 @@ from schemas.codes import PartName
 from worker.graph.pack_file import PackSection, parse_pack
 from worker.ports import GraphMeasures, LayerBudget, LayerContribution, RequestFrame, Scope
 from worker.providers.contribution import ContributionBuilder, no_content
-from worker.providers.graph_reader import GraphReader
+from worker.providers.graph_reader import Answered, GraphReader
 from worker.providers.offload import run_by_weight
 from worker.providers.threads import SourceThreads
 
@@ -56,6 +56,7 @@ class GraphProvider:
             return LayerContribution(layer=self.layer, status="off", reason="not_configured")
         answer = answered.answer
         layer = with_unindexed(await self._sections(answer.pack, scope), answer.unindexed)
+        layer = with_state_missing(layer, answered)
         if answer.is_relevance_missing and layer.status == "ok":
             layer = replace(layer, status="partial", reason="relevance_unavailable")
         return replace(layer, measures=GraphMeasures(is_cache_hit=answered.is_hit, tiers=answer.tiers))
@@ -64,6 +65,13 @@ class GraphProvider:
         return await run_by_weight(
             self._threads, partial(build_pack, pack, project_id=scope.project_id), pack
         )
+
+
+def with_state_missing(layer: LayerContribution, answered: Answered) -> LayerContribution:
+    """The layer, `partial` where the graph was asked without knowing what fails in the thread."""
+    if answered.is_state_missing and layer.status == "ok":
+        return replace(layer, status="partial", reason="section_error")
+    return layer
 
 
 def with_unindexed(layer: LayerContribution, paths: Sequence[str]) -> LayerContribution:

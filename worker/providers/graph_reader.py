@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
 from typing import Final
@@ -50,6 +50,8 @@ class Answered:
 
     answer: GraphAnswer
     is_hit: bool
+    is_state_missing: bool = False
+    """Whether what fails in the thread could not be read, and so was not looked for."""
 
 
 class GraphReader:
@@ -93,13 +95,15 @@ class GraphReader:
         `budget_tokens` is the graph layer's. Raises StoreUnavailable; GraphBehind where the version that the
         request wants to see does not come in time.
         """
+        trouble = await self._trouble(frame, scope)
         question = ask(
             frame,
             scope,
             budget_tokens=budget_tokens,
             encoding=counter.name,
+            million_tokens=counter.scale(1_000_000),
             policy=self._policy,
-            trouble=await self._trouble(frame, scope),
+            trouble=trouble or Trouble(),
         )
         snapshot = await self._snapshot(frame, question)
         if snapshot is None:
@@ -110,16 +114,18 @@ class GraphReader:
             task = asyncio.create_task(self._answer(question, snapshot, counter, key))
             self._answering[key] = task
             task.add_done_callback(lambda done: self._on_answered(key, done))
-        return await asyncio.shield(task)
+        answered = await asyncio.shield(task)
+        return answered if trouble is not None else replace(answered, is_state_missing=True)
 
-    async def _trouble(self, frame: RequestFrame, scope: Scope) -> Trouble:
+    async def _trouble(self, frame: RequestFrame, scope: Scope) -> Trouble | None:
+        """What fails in the thread; None where that cannot be known now."""
         if self._states is None or (frame.request.working is not None and frame.task_type != "DEBUG"):
             return Trouble()
         try:
             reading = await self._states.of(frame, scope, layer="graph")
         except Unavailable as error:
             log.warning("graph.state_unknown", cause=str(error))
-            return Trouble()
+            return None
         signals = signals_of(*reading.events, as_of=frame.as_of, keep=self._signal_keep)
         return Trouble(failing_tests=signals.failing_tests, files=signals.files)
 
@@ -191,7 +197,13 @@ class GraphReader:
             self._telemetry.pack_cache.labels("unavailable").inc()
             log.warning("pack_cache.unavailable", cause=str(error))
             return None
-        return None if data is None else decode_answer(data)
+        try:
+            return None if data is None else decode_answer(data)
+        except ValueError as error:
+            # Cut or foreign: what can be computed again is a miss, not a failure.
+            self._telemetry.pack_cache.labels("damaged").inc()
+            log.warning("pack_cache.damaged", error=type(error).__name__)
+            return None
 
     async def _keep(self, project_id: str, key: str, answer: GraphAnswer) -> None:
         try:

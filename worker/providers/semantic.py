@@ -9,6 +9,7 @@ from schemas.codes import PartName
 from worker.graph.answers import Passage
 from worker.ports import LayerBudget, LayerContribution, RequestFrame, Scope
 from worker.providers.contribution import ContributionBuilder
+from worker.providers.graph import with_state_missing
 from worker.providers.graph_reader import GraphReader
 from worker.providers.text import fold
 
@@ -43,7 +44,7 @@ class SemanticProvider:
         )
         if answered is None:
             return LayerContribution(layer=self.layer, status="off", reason="not_configured")
-        return build_passages(answered.answer.passages)
+        return with_state_missing(build_passages(answered.answer.passages), answered)
 
 
 def build_passages(passages: Sequence[Passage]) -> LayerContribution:

@@ -130,7 +130,7 @@ class ThreadStates:
         self._threads = threads
         self._kept = _Kept(max_bytes)
         self._readings: dict[int, asyncio.Task[StateReading]] = {}
-        self._changed: dict[str, asyncio.Event] = {}
+        self._waiting: dict[str, set[asyncio.Event]] = {}
 
     async def prepare(self, frame: RequestFrame, scope: Scope) -> None:
         """As `worker.ports.Preparation`: begin to read, unless the request brings everything itself."""
@@ -165,8 +165,7 @@ class ThreadStates:
 
     def changed(self, project_id: str) -> None:
         """Events of the project were applied by this process: whoever waits for them looks again."""
-        event = self._changed.pop(project_id, None)
-        if event is not None:
+        for event in self._waiting.get(project_id, ()):
             event.set()
 
     def forget(self, project_id: str) -> None:
@@ -228,14 +227,23 @@ class ThreadStates:
         self, project_id: str, threads: Sequence[str], event_ids: Sequence[str]
     ) -> Mapping[Place, int]:
         """How far the state is, once it holds the events."""
-        while True:
-            # Asked for before the store is: a change in between must not be slept through.
-            changed = self._changed.setdefault(project_id, asyncio.Event()) if event_ids else None
-            heads = await self._store.heads(project_id, threads, event_ids=event_ids)
-            if changed is None or not heads.missing:
-                return heads.versions
-            with suppress(TimeoutError):
-                await asyncio.wait_for(changed.wait(), POLL_SECONDS)
+        changed = asyncio.Event()
+        if event_ids:
+            self._waiting.setdefault(project_id, set()).add(changed)
+        try:
+            while True:
+                # Before the store is asked: a change in between must not be slept through.
+                changed.clear()
+                heads = await self._store.heads(project_id, threads, event_ids=event_ids)
+                if not heads.missing:
+                    return heads.versions
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(changed.wait(), POLL_SECONDS)
+        finally:
+            waiting = self._waiting.get(project_id, set())
+            waiting.discard(changed)
+            if not waiting:
+                self._waiting.pop(project_id, None)
 
     async def _places(self, project_id: str, versions: Mapping[Place, int]) -> dict[Place, _Held[Entities]]:
         held: dict[Place, _Held[Entities]] = {}

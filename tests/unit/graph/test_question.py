@@ -11,7 +11,15 @@ from schemas.codes import TaskType
 from schemas.request import AssemblyRequest
 from schemas.session import FailingTest
 from worker.graph.model import NodeRef
-from worker.graph.question import MAX_TROUBLED_PATHS, GraphPolicy, Question, Trouble, ask
+from worker.graph.question import (
+    MAX_ROOTS,
+    MAX_TEXT_CHARS,
+    MAX_TROUBLED_PATHS,
+    GraphPolicy,
+    Question,
+    Trouble,
+    ask,
+)
 from worker.ports import RequestFrame, Scope, Subject
 
 POLICY = GraphPolicy(ranking="graph", relevance="off", settings_digest="s", code_version="1")
@@ -23,6 +31,7 @@ def question(
     budget_tokens: int = 4_000,
     task_type: TaskType = "DEBUG",
     trouble: Trouble = Trouble(),  # noqa: B008 - a frozen value
+    million_tokens: int = 1_000_000,
     **fields: Any,
 ) -> Question:
     body: dict[str, Any] = {
@@ -42,7 +51,13 @@ def question(
     )
     scope = Scope(project_id=request.project_id, thread_id=request.thread_id)
     return ask(
-        frame, scope, budget_tokens=budget_tokens, encoding="o200k_base", policy=policy, trouble=trouble
+        frame,
+        scope,
+        budget_tokens=budget_tokens,
+        encoding="o200k_base",
+        million_tokens=million_tokens,
+        policy=policy,
+        trouble=trouble,
     )
 
 
@@ -132,3 +147,23 @@ def test_nodes_that_a_request_names_by_id_are_its_roots() -> None:
         NodeRef("Requirement", "REQ-AUTH-7"),
         NodeRef("RequirementItem", "REQ-AUTH-7"),
     }
+
+
+@pytest.mark.parametrize(
+    "name", ["aN{0}.py::B.c{0} ", "REQ-{0} ", 'File "pkg/mod{0}.py", line 3, in f\n', "/" * 50 + "x.py "]
+)
+def test_megabytes_of_a_failing_test_name_a_bounded_number_of_roots(name: str) -> None:
+    text = "".join(name.format(number) for number in range(200_000))
+    asked = question(working={"failing_tests": [{"id": "t", "message": text}]})
+    assert len(asked.roots()) <= MAX_ROOTS
+    assert len(asked.text) <= MAX_TEXT_CHARS
+
+
+def test_paths_that_the_payload_names_are_roots_before_all_others() -> None:
+    text = "".join(f"aN{number}.py::B.c{number} " for number in range(2_000))
+    asked = question(user_message=text, payload={"files_created": ["zzz/last.py"]})
+    assert NodeRef("File", "zzz/last.py") in asked.roots()
+
+
+def test_models_that_share_an_encoding_and_not_its_factor_have_answers_of_their_own() -> None:
+    assert question(million_tokens=1_350_000).key("v1") != question().key("v1")

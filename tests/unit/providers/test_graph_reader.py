@@ -13,20 +13,24 @@ import pytest_asyncio
 
 from schemas.fragments import RelevanceTier
 from tests.unit.providers.frames import BUDGET, BYTES, IMPLEMENT, SCOPE, frame, texts
+from worker.budget.tokens import counter_for
 from worker.code.indexing import IndexOptions, index_files
 from worker.errors import GraphBehind, RelevanceUnavailable, StoreUnavailable
 from worker.graph.model import NodeRef
 from worker.graph.question import GraphPolicy
 from worker.graph.relevance import Refinement, RelevanceFacts
-from worker.ports import LayerBudget, RequestFrame, Subject
+from worker.ports import LayerBudget, LayerContribution, RequestFrame, Subject, TokenCounter
 from worker.providers.graph import GraphProvider
 from worker.providers.graph_reader import GraphReader
 from worker.providers.semantic import SemanticProvider
 from worker.providers.snapshots import Snapshots
+from worker.providers.states import ThreadStates
 from worker.providers.task import TaskProvider
 from worker.providers.threads import SourceThreads
+from worker.state.store import Heads
 from worker.stores.memory_packs import MemoryPackCache
 from worker.stores.sqlite_graph import SqliteGraphStore
+from worker.stores.sqlite_state import SqliteStateStore
 from worker.telemetry import Telemetry
 
 POLICY = GraphPolicy(ranking="graph", relevance="off", settings_digest="s", code_version="1")
@@ -51,9 +55,13 @@ def asked_for(subject: Subject, **fields: Any) -> RequestFrame:
 
 
 class CountedCache(MemoryPackCache):
-    """The real cache, which can be away."""
+    """The real cache, which can be away, and says what it was given."""
 
     is_away = False
+
+    def __init__(self, *, max_bytes: int) -> None:
+        super().__init__(max_bytes=max_bytes)
+        self.keys: set[str] = set()
 
     async def get(self, project_id: str, key: str) -> bytes | None:
         if self.is_away:
@@ -63,6 +71,7 @@ class CountedCache(MemoryPackCache):
     async def put(self, project_id: str, key: str, value: bytes) -> None:
         if self.is_away:
             raise StoreUnavailable("redis", "away")
+        self.keys.add(key)
         await super().put(project_id, key, value)
 
 
@@ -88,7 +97,14 @@ class Rules:
 class Graph:
     """A store with an indexed project, and a reader above it."""
 
-    def __init__(self, path: Path, rules: Rules | None = None, *, max_bytes: int = 100_000_000) -> None:
+    def __init__(
+        self,
+        path: Path,
+        rules: Rules | None = None,
+        *,
+        max_bytes: int = 100_000_000,
+        states: ThreadStates | None = None,
+    ) -> None:
         self.store = SqliteGraphStore(path)
         self.cache = CountedCache(max_bytes=1_000_000)
         self.telemetry = Telemetry()
@@ -100,6 +116,7 @@ class Graph:
             policy=POLICY,
             threads=SourceThreads(),
             telemetry=self.telemetry,
+            states=states,
         )
 
     def asked(self, result: str) -> float:
@@ -166,6 +183,45 @@ async def test_a_version_that_does_not_come_fails_the_layer_in_time(graph: Graph
     asked = frame(**ASKED, after={"graph_version": 9}, layer_timeouts_ms={"graph": 50})
     with pytest.raises(GraphBehind):
         await GraphProvider(graph.reader).provide(asked, SCOPE, BUDGETS)
+
+
+async def test_a_kept_answer_that_is_damaged_is_a_miss(graph: Graph) -> None:
+    provider = GraphProvider(graph.reader)
+    whole = await provider.provide(frame(**ASKED), SCOPE, BUDGETS)
+    (key,) = graph.cache.keys
+    for damaged in (b"", b"1:{", b'1:{"snapshot_id":', b"\xff" * 9, b"null"):
+        await graph.cache.put(SCOPE.project_id, key, damaged)
+        again = await provider.provide(frame(**ASKED), SCOPE, BUDGETS)
+        assert replace(again, measures=None) == replace(whole, measures=None)
+    assert (graph.asked("damaged"), graph.asked("hit")) == (2, 0)  # the others are of another version
+
+
+async def test_models_of_one_encoding_share_no_answer_where_their_factors_differ(graph: Graph) -> None:
+    provider = GraphProvider(graph.reader)
+    exact, scaled = (counter_for("o200k_base", safety_factor=factor) for factor in ("1", "1.35"))
+    alone: dict[TokenCounter, LayerContribution] = {}
+    for counter in (exact, scaled, scaled, exact):
+        budget = LayerBudget(tokens=300, counter=counter, graph_tokens=300)
+        layer = replace(await provider.provide(frame(**ASKED), SCOPE, budget), measures=None)
+        assert alone.setdefault(counter, layer) == layer
+        assert counter.count("".join(texts(layer))) <= 300
+    assert graph.asked("miss") == 2
+
+
+async def test_a_state_that_cannot_be_read_is_said_where_it_would_have_been_asked(tmp_path: Path) -> None:
+    class Away(SqliteStateStore):
+        async def heads(self, *args: object, **more: object) -> Heads:
+            raise StoreUnavailable("state")
+
+    graph = Graph(
+        tmp_path / "graph.db", states=ThreadStates(Away(tmp_path / "s.db"), SourceThreads(), max_bytes=1)
+    )
+    await index_files(graph.store, SCOPE.project_id, FILES, options=PLAIN)
+    for provider in (GraphProvider(graph.reader), SemanticProvider(graph.reader)):
+        layer = await provider.provide(frame(**ASKED), SCOPE, BUDGETS)
+        if layer.fragments:
+            assert (layer.status, layer.reason) == ("partial", "section_error")
+    await graph.close()
 
 
 async def test_a_cache_that_is_away_is_read_around(graph: Graph) -> None:
