@@ -207,8 +207,13 @@ def batch(number: int) -> list[StateRecord]:
     ]
 
 
-async def test_a_reader_sees_a_batch_whole_or_not_at_all(store: Neo4jStateStore, project: str) -> None:
+async def test_a_reader_sees_a_batch_whole_or_not_at_all_and_nobody_deadlocks(
+    store: Neo4jStateStore, neo4j_url: str, neo4j_auth: Auth, project: str
+) -> None:
     await store.apply(project, batch(0))
+    # No second attempts: a deadlock would be an error.
+    store = open_store(neo4j_url, neo4j_auth, retry_seconds=0)
+    await store.check()
     is_over = False
     seen: set[bytes] = set()
     by_version: dict[tuple[Place, int], bytes] = {}
@@ -237,6 +242,7 @@ async def test_a_reader_sees_a_batch_whole_or_not_at_all(store: Neo4jStateStore,
         await store.apply(project, batch(number))
     is_over = True
     await asyncio.gather(*readers)
+    await store.close()
     assert len(seen) > 1
 
 

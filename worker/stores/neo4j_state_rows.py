@@ -65,7 +65,7 @@ EVENTS_OF_ENTITY: Final = f"""
     MATCH (e:StateEvent {{entity: $entity, project: $project}})
     WHERE e.position > $after AND e.position < $before
     RETURN {_EVENT_COLUMNS}
-    ORDER BY e.position
+    ORDER BY e.entity, e.position
     LIMIT $limit
 """
 ENTITIES_AND_HEADS: Final = """
@@ -79,17 +79,19 @@ ENTITIES_AND_HEADS: Final = """
         RETURN [h.key, h.version]
     }
 """
+# A range of one key, where an equality would do: in a statement that takes a lock, the server locks an equal
+# key too, even one that is not there. A reader that asks for an event would then deadlock with its writer.
 HEADS_AND_EVENTS: Final = """
     MATCH (p:StateProject {project: $project})
     SET p.lock = 0
     WITH p
     RETURN COLLECT {
         UNWIND $heads AS key
-        MATCH (h:StateHead {key: key, project: $project})
+        MATCH (h:StateHead {project: $project}) WHERE h.key >= key AND h.key <= key
         RETURN [h.key, h.version]
     }, COLLECT {
         UNWIND $events AS key
-        MATCH (e:StateEvent {key: key, project: $project})
+        MATCH (e:StateEvent {project: $project}) WHERE e.key >= key AND e.key <= key
         RETURN e.key
     }
 """
@@ -98,7 +100,7 @@ GROUPS: Final = """
     SET p.lock = 0
     WITH p
     UNWIND $heads AS key
-    MATCH (h:StateHead {key: key, project: $project})
+    MATCH (h:StateHead {project: $project}) WHERE h.key >= key AND h.key <= key
     RETURN h.key, h.version, COLLECT {
         MATCH (s:StateEntity {place: h.key, project: $project})
         RETURN [s.entity_kind, s.entity_id, s.document]
