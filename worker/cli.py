@@ -93,7 +93,8 @@ def run(
         typer.Option("--embedded", help="Start the embedded broker too; its records live in memory only."),
     ] = False,
     port: Annotated[
-        int | None, typer.Option(help="Port of the embedded broker; a free one where absent.")
+        int | None,
+        typer.Option(help="Port of the embedded broker; a free one where absent.", min=1, max=65_535),
     ] = None,
 ) -> None:
     """Consume requests until stopped.

@@ -176,6 +176,8 @@ def pack(
     if task_type not in get_args(TaskType):
         fail(f"unknown task {task!r}; known: {', '.join(get_args(TaskType))}")
     check_project(project)
+    if not target.strip():
+        fail("an empty target says nothing about what to look for")
     from worker.graph_commands import PackOrder, order_pack  # noqa: PLC0415  # as above
 
     order = PackOrder(
@@ -189,6 +191,8 @@ def pack(
     )
     delivery = asyncio.run(order_pack(load_settings(), order))
     sys.stdout.write(delivery.text)
+    if delivery.reason == "nothing_found":
+        talk.print("nothing in the graph answers to that", markup=False)
     if delivery.unindexed:
         talk.print(f"not indexed: {', '.join(delivery.unindexed)}", markup=False)
     if delivery.is_relevance_missing:
@@ -211,7 +215,10 @@ def schema_check(
     """
     from worker.graph.conformance import check_sources  # noqa: PLC0415  # as above
 
+    if not root.is_dir():
+        fail(f"{root} is not a folder")
     findings = check_sources(root)
+    talk.print(f"{len(findings)} {'stray' if len(findings) == 1 else 'strays'} from the canon below {root}")
     if as_json:
         sys.stdout.write(json.dumps([asdict(finding) for finding in findings], indent=2) + "\n")
     else:

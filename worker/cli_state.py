@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from schemas.times import parse_time
-from worker.terminal import ProjectOption, check_project, fail, load_settings
+from worker.terminal import ProjectOption, check_project, fail, load_settings, talk
 
 if TYPE_CHECKING:
     from worker.wiring import Settings
@@ -49,12 +49,22 @@ def session(
         return
     check_project(project)
     try:
-        instant = None if as_of is None else parse_time(as_of)[0]
+        instant = None if as_of is None else _instant(as_of)
         own = None if template is None else template.read_text(encoding="utf-8")
         text = asyncio.run(_document(load_settings(), project, thread, own, instant))
     except TemplateError as error:
         fail(f"the template: {error}")
     sys.stdout.write(text)
+    if text.count("\n") == 1:
+        talk.print("nothing is known of it", markup=False)
+
+
+def _instant(text: str) -> datetime:
+    """The instant, or the end with one line that names the option."""
+    try:
+        return parse_time(text)[0]
+    except ValueError as error:
+        fail(f"--as-of {text!r}: {error}")
 
 
 async def _document(

@@ -14,7 +14,7 @@ from worker.errors import Unavailable
 from worker.graph.pack_writer import PackHead, write_empty_pack
 from worker.graph.packing import TextSizes
 from worker.graph.selection import EmptyReason
-from worker.ports import RequestFrame, Scope, Subject
+from worker.ports import RequestFrame, Scope, Subject, TokenCounter
 from worker.telemetry import Telemetry
 from worker.wiring import Settings
 from worker.wiring_graph import build_graph
@@ -49,8 +49,19 @@ class PackDelivery:
 
 
 async def order_pack(settings: Settings, order: PackOrder) -> PackDelivery:
-    """The pack. Where the graph is away or was never made, an empty one that says so."""
+    """The pack. Where the graph is away or was never made, an empty one that says so.
+
+    Raises ValueError for a budget that does not even hold the front matter.
+    """
     counter = counter_for(order.encoding, safety_factor="1")
+    delivery = await _deliver(settings, order, counter)
+    least = counter.count(delivery.text)
+    if least > order.budget_tokens:
+        raise ValueError(f"the front matter alone takes {least} tokens, the budget is {order.budget_tokens}")
+    return delivery
+
+
+async def _deliver(settings: Settings, order: PackOrder, counter: TokenCounter) -> PackDelivery:
     request = AssemblyRequest(
         request_id="pack",
         project_id=order.project_id,
@@ -82,7 +93,10 @@ async def order_pack(settings: Settings, order: PackOrder) -> PackDelivery:
     if answered is not None:
         answer = answered.answer
         return PackDelivery(
-            text=answer.pack, unindexed=answer.unindexed, is_relevance_missing=answer.is_relevance_missing
+            text=answer.pack,
+            reason="nothing_found" if "\nreason: nothing_found\n" in answer.pack else None,
+            unindexed=answer.unindexed,
+            is_relevance_missing=answer.is_relevance_missing,
         )
     head = PackHead(
         project_id=order.project_id,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Annotated, Final, NoReturn
 
 import typer
@@ -39,6 +40,9 @@ def load_settings(*, is_service: bool = False) -> Settings:
         settings = read_settings()
     except ValueError as error:
         fail(str(error))
+    if not is_service:
+        # What the client library says of a broker that is away, a command says in one line.
+        logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
     level = settings.log_level if is_service or settings.log_level == "error" else "warning"
     configure_logs(level=level, log_format=settings.log_format)
     return settings

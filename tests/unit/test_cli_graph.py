@@ -230,3 +230,20 @@ def test_evaluate_says_what_is_wrong_with_tasks(tree: Path, tasks: str, said: st
     result = runner.invoke(app, arguments)
     assert result.exit_code == 1
     assert said in result.output or said in str(result.exception)
+
+
+def test_a_budget_that_holds_no_front_matter_is_refused_with_what_it_takes(tree: Path) -> None:
+    index(tree)
+    result = runner.invoke(app, ["pack", "DEBUG", "retry", "--project", "shop", "--budget", "10"])
+    assert result.exit_code == 1
+    assert "the front matter alone takes" in result.stderr
+    assert result.stdout == ""
+
+
+def test_an_empty_target_and_a_folder_that_is_none_are_wrong_calls(tmp_path: Path) -> None:
+    empty = runner.invoke(app, ["pack", "DEBUG", " ", "--project", "shop"])
+    assert (empty.exit_code, "empty target" in empty.stderr) == (1, True)
+    nowhere = runner.invoke(app, ["schema", "check", str(tmp_path / "nowhere")])
+    assert (nowhere.exit_code, "is not a folder" in nowhere.stderr) == (1, True)
+    fine = runner.invoke(app, ["schema", "check", str(tmp_path)])
+    assert (fine.exit_code, fine.stderr.startswith("0 strays")) == (0, True)

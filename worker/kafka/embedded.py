@@ -140,8 +140,7 @@ async def _until_it_answers(process: Process, *, port: int, cluster_id: str, log
         if dying.done() or (
             answering.done() and (answering.exception() is not None or answering.result() != cluster_id)
         ):
-            said = _tail(log) or "something else may have that port"
-            raise _EndedAtOnce(f"the embedded broker did not start on 127.0.0.1:{port}: {said}")
+            raise _EndedAtOnce(f"the embedded broker did not start on 127.0.0.1:{port}: {_tail(log)}")
         if not answering.done():
             raise BrokerDidNotStart(
                 f"the embedded broker did not answer on 127.0.0.1:{port} "
@@ -205,4 +204,4 @@ def _open_log(path: Path | None) -> IO[bytes]:
 def _tail(log: IO[bytes]) -> str:
     size_bytes = os.fstat(log.fileno()).st_size
     tail = os.pread(log.fileno(), _LOG_TAIL_BYTES, max(0, size_bytes - _LOG_TAIL_BYTES))
-    return tail.decode(errors="replace").strip() or "no output"
+    return tail.decode(errors="replace").strip() or "it said nothing; is the port free?"
