@@ -7,11 +7,14 @@ settings; the commands get them from here.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing, asynccontextmanager
+from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
+
+import structlog
 
 from schemas.bundle import ContextBundle
 from schemas.codes import PartName
@@ -42,6 +45,7 @@ from worker.providers.ast import AstProvider
 from worker.providers.gather import Abandonment
 from worker.providers.graph import GraphProvider
 from worker.providers.graph_reader import GraphReader
+from worker.providers.injection import GraphInjector
 from worker.providers.memory import MemoryProvider
 from worker.providers.mission import MissionProvider
 from worker.providers.plan import PlanProvider
@@ -53,6 +57,8 @@ from worker.settings import Settings as Settings  # noqa: PLC0414 - the commands
 from worker.telemetry import Telemetry
 from worker.wiring_graph import build_graph
 from worker.wiring_state import build_state
+
+log = structlog.get_logger()
 
 
 def content_policy(settings: Settings) -> ContentPolicy:
@@ -180,6 +186,27 @@ def build_library(
         project_id=project_id,
         usage_log=usage_log,
     )
+
+
+@asynccontextmanager
+async def open_injector(settings: Settings | None = None) -> AsyncGenerator[GraphInjector]:
+    """Graph context for whoever runs agents without the assembler, from the stores that the settings name.
+
+    What each injection cost and held is logged.
+    """
+    chosen = settings or read_settings()
+    telemetry, policy = Telemetry(), content_policy(chosen)
+    model = policy.models[policy.default_model]
+    async with (
+        aclosing(build_state(chosen, telemetry)) as state,
+        aclosing(build_graph(chosen, telemetry, state.states)) as graph,
+    ):
+        yield GraphInjector(
+            graph.reader,
+            subjects=policy.subjects,
+            counter=counter_for(model.encoding, safety_factor=model.safety_factor),
+            on_injected=lambda record: log.info("graph.injected", **asdict(record)),
+        )
 
 
 async def assemble_once(

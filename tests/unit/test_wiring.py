@@ -8,13 +8,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from tests.support.assembling import AS_OF
+from tests.support.assembling import AS_OF, wire_request
 from worker.budget.tokens import counter_for
 from worker.cli import app
+from worker.code.indexing import IndexOptions, index_files
 from worker.demo_requests import PROJECT, inline_pack
 from worker.graph.pack_file import parse_pack
 from worker.logs import mask_url
-from worker.wiring import build_providers
+from worker.stores.sqlite_graph import SqliteGraphStore
+from worker.wiring import build_providers, open_injector, utc_now
 from worker.wiring_settings import read_settings
 
 BODY = {"request_id": "r1", "project_id": "p", "volk": "smith", "subject": "chat", "user_message": "Hello"}
@@ -100,3 +102,24 @@ def test_the_demos_pack_states_the_tokens_that_its_sections_have() -> None:
         body = section.text.split("````python\n", 1)[1].rsplit("\n````", 1)[0]
         assert section.node is not None
         assert section.node.tokens == counter.count(body)
+
+
+async def test_the_injector_reads_the_stores_that_the_settings_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WORKER_GRAPH__SQLITE_PATH", str(tmp_path / "graph.db"))
+    monkeypatch.setenv("WORKER_STATE__SQLITE_PATH", str(tmp_path / "state.db"))
+    store = SqliteGraphStore(tmp_path / "graph.db")
+    await index_files(
+        store,
+        "p",
+        {"net.py": b"def retry(deadline):\n    return deadline\n"},
+        options=IndexOptions(with_history=False),
+    )
+    await store.close()
+    request = wire_request(user_message="`retry` ignores its deadline")
+    async with open_injector() as injector:
+        assert not injector.should_inject("chat")
+        injected = await injector.inject_for_task(request, as_of=utc_now())
+    assert "def retry(deadline)" in injected.payload["graph_context"]
+    assert injected.record.sections == ("net.py::retry",)
