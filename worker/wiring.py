@@ -194,7 +194,7 @@ async def open_injector(settings: Settings | None = None) -> AsyncGenerator[Grap
 
     What each injection cost and held is logged.
     """
-    chosen = settings or read_settings()
+    chosen = settings or Settings()
     telemetry, policy = Telemetry(), content_policy(chosen)
     model = policy.models[policy.default_model]
     async with (
