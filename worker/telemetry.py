@@ -144,6 +144,11 @@ class Telemetry:
             ("outcome", "code"),
             registry=registry,
         )
+        self.undecided_owners = Counter(
+            "context_undecided_owners_total",
+            "Owners that the relevance rules could not decide within their bound, and so denied.",
+            registry=registry,
+        )
         self.dead_letters = Counter(
             "context_dead_letters_total",
             "Records kept on the dead-letter topic.",

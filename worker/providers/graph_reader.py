@@ -185,10 +185,19 @@ class GraphReader:
             selection, snapshot, task_type=question.task_type, failing=question.failing_tests()
         )
         try:
-            return await self._relevance.refine(facts)
+            refinement = await self._relevance.refine(facts)
         except RelevanceUnavailable as error:
             log.warning("relevance.unavailable", cause=str(error))
             return None
+        if refinement.undecided_owners:
+            # Denied, and for people to look at: their ownership rules go round in circles, or too deep.
+            self._telemetry.undecided_owners.inc(refinement.undecided_owners)
+            log.warning(
+                "relevance.owners_undecided",
+                project_id=question.project_id,
+                owners=refinement.undecided_owners,
+            )
+        return refinement
 
     async def _kept(self, project_id: str, key: str) -> GraphAnswer | None:
         try:

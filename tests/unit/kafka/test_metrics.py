@@ -39,6 +39,7 @@ MOVED_BY_OTHER_PARTS = {
     "context_records_given_up",  # test_dispatch
     "context_syncs",  # test_sync_handler
     "context_state_events",  # test_state_handler
+    "context_undecided_owners",  # test_graph_reader
     "context_pack_cache",  # the pack provider
     "context_state_cache",  # test_hot_state
     "context_records_in_flight",  # the running application, which reads them off its dispatchers

@@ -78,8 +78,9 @@ class CountedCache(MemoryPackCache):
 class Rules:
     """Makes one node core, or is away."""
 
-    def __init__(self, core: NodeRef | None) -> None:
+    def __init__(self, core: NodeRef | None, *, undecided: int = 0) -> None:
         self.core = core
+        self.undecided = undecided
         self.asked: list[RelevanceFacts] = []
 
     async def refine(self, facts: RelevanceFacts) -> Refinement:
@@ -87,7 +88,7 @@ class Rules:
         if self.core is None:
             raise RelevanceUnavailable("no engine here")
         tiers: dict[NodeRef, RelevanceTier] = dict.fromkeys(facts.hops, "peripheral")
-        return Refinement(tiers={**tiers, self.core: "core"})
+        return Refinement(tiers={**tiers, self.core: "core"}, undecided_owners=self.undecided)
 
     async def check(self) -> None: ...
 
@@ -369,3 +370,12 @@ async def test_a_review_without_words_of_its_own_that_the_graph_keeps_waiting_ha
     late = asked_for(REVIEW, **ASKED, layer_timeouts_ms={"task": 20})
     layer = await TaskProvider(graph.reader).provide(late, SCOPE, BUDGETS)
     assert (layer.status, layer.reason) == ("failed", "timeout")
+
+
+async def test_owners_that_the_rules_cannot_decide_are_counted(tmp_path: Path) -> None:
+    rules = Rules(NodeRef("Function", "log.py::rotate"), undecided=3)
+    graph = Graph(tmp_path / "graph.db", rules)
+    await index_files(graph.store, SCOPE.project_id, FILES, options=PLAIN)
+    await GraphProvider(graph.reader).provide(frame(**ASKED, relevance="prolog"), SCOPE, BUDGETS)
+    assert graph.telemetry.registry.get_sample_value("context_undecided_owners_total") == 3
+    await graph.close()
