@@ -10,6 +10,7 @@ RecursionError or MemoryError.
 from __future__ import annotations
 
 import ast
+import codecs
 import io
 import re
 import tokenize
@@ -55,9 +56,11 @@ _ANALYSED: Final = "<analysed source>"
 # The parser of 3.11 has a name of its own for what stands between an f-string's braces.
 _OUR_MODULES: Final = r"<(?:analysed source|fstring)>\Z"
 _OUR_FILTER: Final = ("ignore", None, Warning, re.compile(_OUR_MODULES), 0)
-# These spell characters by other characters, as `\x41` does; some take quadratic time to decode.
-_NOT_SOURCE_ENCODINGS: Final = frozenset(
-    {"idna", "punycode", "undefined", "unicode_escape", "raw_unicode_escape", "utf_7", "utf-7"}
+# These spell characters by other characters, as `\x41` does; some take quadratic time to decode. In the last
+# two no line that declares an encoding can be written.
+_NOT_SOURCE_ENCODINGS: Final = (
+    *("idna", "punycode", "undefined", "unicode_escape", "raw_unicode_escape", "utf_7"),
+    *("utf_16", "utf_32"),
 )
 
 
@@ -101,7 +104,7 @@ def decode(content: bytes) -> str | ParseProblem:
     """The text of a Python file by its byte order mark, its coding line (PEP 263), or else UTF-8."""
     try:
         encoding, _ = tokenize.detect_encoding(io.BytesIO(content).readline)
-        if encoding.lower().replace("-", "_") in _NOT_SOURCE_ENCODINGS:
+        if codecs.lookup(encoding).name.replace("-", "_").startswith(_NOT_SOURCE_ENCODINGS):
             return ParseProblem("encoding", 0)
         text = content.decode(encoding)
     except (SyntaxError, UnicodeError, LookupError):

@@ -10,14 +10,15 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
+from worker.code.decoding import decode_anyway
 from worker.code.documents.suffixes import takes
 from worker.code.facts import ModuleFacts, ParseProblem
 from worker.code.grammars import GRAMMAR_OF, PYTHON
-from worker.code.languages import PYTHON_SUFFIXES, language_of
+from worker.code.languages import language_of
 from worker.code.nodes import module_nodes
 from worker.code.owners import OWNERS, link_owners, read_owner_file
 from worker.code.parsing import decode
-from worker.code.reading import FileReaders, FileReading, read_python
+from worker.code.reading import FileReaders, FileReading, is_python, read_python
 from worker.code.steps import Additions, CodeOutline, ProjectStep
 from worker.code.tolerant import extract_tolerant
 from worker.graph.model import Edge, NodeRef
@@ -28,14 +29,15 @@ SPECIFICATION: Final = "specification"
 
 def read_partly(path: str, content: bytes) -> FileReading | None:
     """Python that its own parser refuses: newer syntax, or half written. Read as far as it goes."""
-    text = decode(content)
-    if not path.endswith(PYTHON_SUFFIXES) or isinstance(text, ParseProblem):
+    if not is_python(path, content):
+        return None
+    text, reason = _python_text(content)
+    facts = extract_tolerant(path, text, PYTHON)
+    if not (facts.functions or facts.classes) and (facts.parse_problem or not reason):
         return None
     # Whatever the grammar makes of it, no name in it was worked out by Python's own rules.
-    facts = extract_tolerant(path, text, PYTHON, problem=ParseProblem("syntax", 0))
-    if not (facts.functions or facts.classes):
-        return None
-    return _source(facts, text, language="python", is_whole=False)
+    facts = replace(facts, parse_problem=ParseProblem("syntax", 0))
+    return replace(_source(facts, text, language="python", is_whole=False), reason=reason)
 
 
 def read_foreign(path: str, content: bytes) -> FileReading | None:
@@ -44,9 +46,11 @@ def read_foreign(path: str, content: bytes) -> FileReading | None:
     grammar = GRAMMAR_OF.get(language)
     if grammar is None:
         return None
-    text = _text(content)
+    text, encoding = decode_anyway(content)
     facts = extract_tolerant(path, text, grammar)
-    return _source(facts, text, language=language, is_whole=facts.parse_problem is None)
+    reading = _source(facts, text, language=language, is_whole=facts.parse_problem is None)
+    reason = _encoding_reason(encoding) if encoding != "utf-8" else _nul_reason(content)
+    return replace(reading, status="partly_parsed", reason=reason) if reason else reading
 
 
 def read_chunks(path: str, content: bytes) -> FileReading | None:
@@ -118,10 +122,36 @@ def _reason(facts: ModuleFacts) -> str:
     return f"syntax at line {problem.line}" if problem is not None and problem.line else ""
 
 
+def _python_text(content: bytes) -> tuple[str, str]:
+    """The text, and what was wrong with its bytes; empty where they are as Python wants them."""
+    text = decode(content)
+    if isinstance(text, str):
+        return text, ""
+    if text.kind == "nul_byte":
+        # All else is as the file declares it.
+        blanked = decode(content.replace(b"\0", b" "))
+        if isinstance(blanked, str):
+            return blanked, _nul_reason(content)
+    anyway, encoding = decode_anyway(content)
+    return anyway, _encoding_reason(encoding)
+
+
+def _encoding_reason(encoding: str) -> str:
+    return f"encoding, read as {encoding}"
+
+
+def _nul_reason(content: bytes) -> str:
+    """Empty where there is none."""
+    at = content.find(b"\0")
+    if at < 0:
+        return ""
+    above = content[:at].replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+    line = above.count(b"\n") + 1
+    return f"nul_byte at line {line}, read as a blank"
+
+
 def _text(content: bytes) -> str:
-    """The text, its line ends newlines; what is not UTF-8 shows as replacement characters."""
-    text = content.removeprefix(b"\xef\xbb\xbf").decode("utf-8", "replace")
-    return text.replace("\r\n", "\n").replace("\r", "\n")
+    return decode_anyway(content)[0]
 
 
 READERS: Final = FileReaders(

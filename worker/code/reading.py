@@ -46,7 +46,7 @@ FileReader = Callable[[str, bytes], FileReading | None]
 
 def read_python(path: str, content: bytes) -> FileReading | None:
     """A Python module; `failed`, with the module alone, where its source cannot be parsed."""
-    if not path.endswith(PYTHON_SUFFIXES) and not _is_python_script(path, content):
+    if not is_python(path, content):
         return None
     facts = extract(path, content)
     problem = facts.parse_problem
@@ -109,7 +109,10 @@ def read_file(path: str, content: bytes, readers: FileReaders) -> FileReading:
     return reading
 
 
-def _is_python_script(path: str, content: bytes) -> bool:
+def is_python(path: str, content: bytes) -> bool:
+    """Whether the file is Python by its name, or without a suffix by its first line."""
+    if path.endswith(PYTHON_SUFFIXES):
+        return True
     if "." in path.rsplit("/", 1)[-1] or not content.startswith(b"#!"):
         return False
     return b"python" in content[:_SHEBANG_CHARS].split(b"\n", 1)[0]

@@ -27,7 +27,8 @@ from worker.code.facts import (
     ParseProblem,
     Trace,
 )
-from worker.code.grammars import Grammar, parser_for
+from worker.code.grammars import PYTHON, Grammar, parser_for
+from worker.code.recovering import Header, Piece, cut
 from worker.code.segments import first_line, fold, shorten
 from worker.code.traces import may_hold_tags, read_tags
 
@@ -51,7 +52,10 @@ def extract_tolerant(
     content = text.encode("utf-8", "surrogatepass")
     root = parser_for(grammar).parse(content).root_node
     reading = _Reading(grammar, content)
-    reading.read(root)
+    if grammar is PYTHON and root.has_error:
+        _read_pieces(reading, cut(text, content), reading.module)
+    else:
+        reading.read(root, reading.module)
     if problem is None and root.has_error:
         problem = ParseProblem("syntax", _first_error_line(root))
     return _facts(path, text, reading, problem)
@@ -98,9 +102,9 @@ class _Reading:
         self._taken: set[tuple[int, int, str]] = set()
         """Those that document a definition: of several on one line, the outermost."""
 
-    def read(self, root: Node) -> None:
+    def read(self, root: Node, scope: _Item) -> None:
         """Meet every node once, in source order; no nesting is too deep."""
-        stack: list[tuple[Node, _Item]] = [(root, self.module)]
+        stack: list[tuple[Node, _Item]] = [(root, scope)]
         while stack:
             node, item = stack.pop()
             kind = node.type
@@ -115,6 +119,23 @@ class _Reading:
             elif kind in self._grammar.decisions:
                 item.complexity += 1
             stack += [(child, item) for child in reversed(node.children)]
+
+    def define_unread(self, header: Header, scope: _Item) -> _Item:
+        """A definition whose first line is all that is sure of it."""
+        item = _Item(
+            name=header.name,
+            qualname=self._qualname(header.name, scope),
+            parent=scope,
+            is_class=header.is_class,
+            start_line=header.first + 1,
+            line=header.line + 1,
+            column=header.column,
+            end_line=header.line + 1,
+            signature=shorten(fold(header.text).rstrip("{:= "), max_chars=MAX_SIGNATURE_CHARS),
+            is_async=header.text.startswith("async"),
+        )
+        self.items.append(item)
+        return item
 
     # --- Definitions -----------------------------------------------------------------------------
 
@@ -258,6 +279,43 @@ class _Reading:
         if node is None:
             return ""
         return self._content[node.start_byte : node.end_byte].decode("utf-8", "replace")
+
+
+def _read_pieces(reading: _Reading, piece: Piece, scope: _Item) -> None:
+    """Each piece with what is around it as its scope; a definition that the grammar missed, by its line."""
+    header = piece.header
+    if header is None:
+        reading.read(piece.root, scope)
+    else:
+        begins = len(reading.items)
+        if _holds(piece.root, header):
+            reading.read(piece.root, scope)
+            scope = next(item for item in reading.items[begins:] if _is_of(item, header))
+        else:
+            scope = reading.define_unread(header, scope)
+            reading.read(piece.root, scope)
+        if piece.root.has_error or piece.inner:
+            scope.end_line = piece.end
+            scope.start_line = piece.first + 1
+    for inner in piece.inner:
+        _read_pieces(reading, inner, scope)
+
+
+def _is_of(item: _Item, header: Header) -> bool:
+    return item.line == header.line + 1 and item.name == header.name and item.is_class == header.is_class
+
+
+def _holds(root: Node, header: Header) -> bool:
+    """Whether the grammar saw the definition for what it is."""
+    kinds = PYTHON.classes if header.is_class else PYTHON.functions
+    stack = [root]
+    while stack:
+        node = stack.pop()
+        if node.is_named and node.type in kinds and node.start_point.row == header.line:
+            name = node.child_by_field_name("name")
+            return name is not None and name.text == header.name.encode()
+        stack += [child for child in node.children if child.start_point.row <= header.line]
+    return False
 
 
 # --- Imports -----------------------------------------------------------------------------------------

@@ -317,6 +317,52 @@ BAD: dict[str, tuple[bytes, str, str]] = {
         "",
     ),
     "script": (b"#!/usr/bin/env python3\ndef f(): pass\n", "parsed", ""),
+    "swallowed.py": (
+        b"def before(): pass\n\ndef broken(:\n    x = = 2\n\ndef after(): pass\n",
+        "failed",
+        "syntax at line 3",
+    ),
+    "latin1_def.py": (b"# \xe9\ndef f(): pass\n", "failed", "encoding"),
+    "wrongly_declared.py": (b"# coding: ascii\n# \xc3\xa9\ndef f(): pass\n", "failed", "encoding"),
+    "nul_def.py": (b"def f():\n    return '\0'\n", "failed", "nul_byte at line 2"),
+    "aliased.py": (
+        (
+            b"from functools import lru_cache as memo, wraps as w\nimport contextlib as c\n"
+            b"@memo(maxsize=None)\ndef f(): pass\n\n@w(f)\n@c.contextmanager\nasync def g(): yield\n\n"
+            b"class K:\n    @memo\n    def m(self): pass\n"
+        ),
+        "parsed",
+        "",
+    ),
+    "quotes.py": (
+        (
+            b'def f():\n    """`f` is \'f\', "g" or ```\ndef no(): pass\n```."""\n'
+            b"    return \"`'\", '`\"'\n\n"
+            b"def g(x: 'K[\"`\"]' = '`'): pass\n"
+        ),
+        "parsed",
+        "",
+    ),
+}
+"""Content, and what the strict reader alone makes of it: status and reason, any where it is empty."""
+TOLERATED = {
+    "pep695.py": "syntax at line 1",
+    "halfway.py": "syntax at line 3",
+    "swallowed.py": "syntax at line 3",
+    "latin1.py": "encoding, read as latin-1",
+    "latin1_def.py": "encoding, read as latin-1",
+    "wrongly_declared.py": "encoding, read as utf-8",
+    "nul.py": "nul_byte at line 2, read as a blank",
+    "nul_def.py": "nul_byte at line 2, read as a blank",
+    "utf16.py": "encoding, read as utf-16",
+    "no_codec.py": "encoding, read as utf-8",
+}
+"""What is read in part all the same, and the reason that the file then gives."""
+TOLERATED_SYMBOLS = {
+    "pep695.py::f",
+    *("halfway.py::ok", "halfway.py::broken"),
+    *("swallowed.py::before", "swallowed.py::broken", "swallowed.py::after"),
+    *("latin1_def.py::f", "wrongly_declared.py::f", "nul_def.py::f", "utf16.py::f"),
 }
 EXPECTED_SYMBOLS = {
     "latin1_declared.py::caf\xe9",
@@ -334,28 +380,100 @@ EXPECTED_SYMBOLS = {
     *("same.py::Alpha", "same.py::Alpha.Same", "same.py::Alpha.Same.run"),
     *("same.py::Beta", "same.py::Beta.Same", "same.py::Beta.Same.run"),
     "script::f",
+    *("aliased.py::f", "aliased.py::g", "aliased.py::K", "aliased.py::K.m"),
+    *("quotes.py::f", "quotes.py::g"),
 }
 
 
 @pytest.mark.parametrize("processes", [0, 2])
-async def test_every_bad_file_is_indexed_or_reported_with_its_reason(tmp_path: Path, processes: int) -> None:
+@pytest.mark.parametrize("readers", [FileReaders(), IndexOptions().readers], ids=["strict", "default"])
+async def test_every_bad_file_is_indexed_or_reported_with_its_reason(
+    tmp_path: Path, processes: int, readers: FileReaders
+) -> None:
     write(tmp_path, {path: content for path, (content, _, _) in BAD.items()})
+    expected = {path: (status, reason) for path, (_, status, reason) in BAD.items()}
+    symbols = EXPECTED_SYMBOLS
+    if readers != FileReaders():
+        expected |= {path: ("partly_parsed", reason) for path, reason in TOLERATED.items()}
+        symbols = EXPECTED_SYMBOLS | TOLERATED_SYMBOLS
     store = SqliteGraphStore(tmp_path / "graph.db")
-    options = IndexOptions(with_history=False, processes=processes, readers=FileReaders())
+    options = IndexOptions(with_history=False, processes=processes, readers=readers)
     report = await index_project(store, "p", tmp_path, options=options)
     loaded = await store.load("p")
     await store.close()
     assert loaded is not None
     nodes = loaded[1].nodes
     found = {n.id: (n.property("status"), n.property("reason")) for n in nodes if n.label == "File"}
-    for path, (_, status, reason) in BAD.items():
+    for path, (status, reason) in expected.items():
         assert found[path][0] == status, path
         assert found[path][1] == reason or not reason, path
+        assert bool(found[path][1]) == (status != "parsed"), path
         assert (path, status) in {(p, s) for p, s, _ in report.not_whole} or status == "parsed"
-    assert {n.id for n in nodes if n.label in {"Class", "Function"}} == EXPECTED_SYMBOLS
+    assert {n.id for n in nodes if n.label in {"Class", "Function"}} == symbols
     assert {n.path for n in nodes if n.label == "Module"} == BAD.keys()
-    failed = {path for path, (_, status, _) in BAD.items() if status == "failed"}
+    failed = {path for path, (status, _) in expected.items() if status == "failed"}
     assert {n.path for n in nodes if n.property("parse_error")} == failed
+
+
+FOREIGN: dict[str, tuple[str, set[str]]] = {
+    "ticks.js": (
+        (
+            '/** `f` isn\'t "g". */\nexport function f() { return `it\'s ${g(`"`)} function no() {}`; }\n'
+            "const o = { 'a `quoted` name': function () {}, \"it's\": () => 1 };\nclass K { 'm-n'() {} }\n"
+        ),
+        {"f", "K"},
+    ),
+    "ticks.ts": ("type T = `a${'b'}`;\nfunction f(x: \"`\" | '\"'): void {}\n", {"T", "f"}),
+    "raw.go": (
+        (
+            "package p\n\n// F isn't `G`.\nfunc F() string { return `func No() {} \"'` }\n\n"
+            'type T struct {\n\tA int `json:"a\'b"`\n}\n'
+        ),
+        {"F", "T"},
+    ),
+    "quotes.rs": (
+        "fn f<'a>(x: &'a str) -> char { r#\"fn no() {}\"#; '\"' }\nfn r#type() {}\n",
+        {"f", "r#type"},
+    ),
+    "quotes.java": (
+        'class K {\n  String f() { return "`\'\\""; }\n  char g() { return \'"\'; }\n}\n',
+        {"K", "K.f", "K.g"},
+    ),
+    "broken.js": ("function f() { return `open; }\nfunction g() {}\n", set()),
+    "broken.java": ('class K { void f() { g("open); } }\n', set()),
+}
+
+
+@pytest.mark.parametrize("path", FOREIGN)
+async def test_quotes_and_backticks_in_other_languages_cost_no_definition(path: str) -> None:
+    content, names = FOREIGN[path]
+    store = MemoryGraphStore()
+    await index_files(store, "p", {"ok.py": b"def f(): pass\n", path: content.encode()}, options=PLAIN)
+    contents = await contents_of(store)
+    found = {
+        n.id.partition("::")[2] for n in contents.nodes if n.path == path and n.label in {"Class", "Function"}
+    }
+    assert names <= found
+    assert not any(name.rpartition(".")[2].lower() == "no" for name in found)
+    file = node(contents, "File", path)
+    if path.startswith("broken"):
+        assert (file.property("status"), file.property("reason")) == ("partly_parsed", "syntax at line 1")
+    else:
+        assert file.property("status") == "parsed"
+
+
+@pytest.mark.parametrize("decorator", ["@t()", "@d.traced()"])
+async def test_a_decorator_by_another_name_is_called_where_it_is_defined(decorator: str) -> None:
+    store = MemoryGraphStore()
+    use = f"from deco import traced as t\nimport deco as d\n\n{decorator}\ndef g(): pass\n"
+    files: dict[str, bytes | None] = {
+        "deco.py": b"def traced(): return lambda f: f\n",
+        "use.py": use.encode(),
+    }
+    await index_files(store, "p", files, options=PLAIN)
+    contents = await contents_of(store)
+    assert ("use.py::<module>", "deco.py::traced") in edges(contents, "CALLS")
+    assert decorator in node(contents, "Function", "use.py::g").text
 
 
 @settings(max_examples=60, deadline=None)
