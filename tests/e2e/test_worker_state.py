@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from schemas.bundle import ContextBundle
+from schemas.codes import CONTENT_LAYERS
 from schemas.request import AssemblyRequest
 from schemas.state import StateEvent
 from tests.support.cluster import Mode, Topics, covers, request, workers
@@ -66,7 +67,7 @@ def ask(number: int, event_ids: list[str], *, project: str) -> dict[str, Any]:
         after={"event_ids": event_ids},
         as_of="2026-01-02T04:00:00Z",
         deadline_ms=60_000,
-        layer_timeouts_ms=dict.fromkeys(LAYERS, 50_000),
+        layer_timeouts_ms=dict.fromkeys(CONTENT_LAYERS, 50_000),
     )
 
 
@@ -80,7 +81,10 @@ async def answer(topics: Topics, number: int) -> dict[str, Any]:
 
 
 def told(bundle: dict[str, Any]) -> str:
-    assert {layer: bundle["layers"][layer]["status"] for layer in LAYERS} == dict.fromkeys(LAYERS, "ok")
+    reports = {layer: bundle["layers"][layer] for layer in LAYERS}
+    assert {layer: report["status"] for layer, report in reports.items()} == dict.fromkeys(LAYERS, "ok"), (
+        reports
+    )
     return bundle["messages"][-1]["content"]
 
 
@@ -151,7 +155,7 @@ async def test_the_run_in_four_stages_hands_everything_on(mode: Mode, topics: To
                 await client.publish_event(StateEvent(own))
             published += [one.root.event_id for one in events]
             wanted = {**request_of(stage, published), "project_id": project, "deadline_ms": 60_000}
-            wanted["layer_timeouts_ms"] = dict.fromkeys(LAYERS, 50_000)
+            wanted["layer_timeouts_ms"] = dict.fromkeys(CONTENT_LAYERS, 50_000)
             bundle = await client.assemble(AssemblyRequest.model_validate(wanted), timeout_seconds=100)
             assert isinstance(bundle, ContextBundle)
             assert bundle.status == "complete"

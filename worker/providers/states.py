@@ -57,6 +57,9 @@ _WAIT_SHARE: Final = 0.8
 _MOMENT_SECONDS: Final = 0.02
 """How long all sources wait for it together: mostly that is enough, and costs none of them a task."""
 
+_WAITING_FAILURES: Final = 3
+"""In a row, that the wait for events gets over."""
+
 _HEAVY_BYTES: Final = 65_536
 
 
@@ -230,13 +233,21 @@ class ThreadStates:
         changed = asyncio.Event()
         if event_ids:
             self._waiting.setdefault(project_id, set()).add(changed)
+        patience = _WAITING_FAILURES if event_ids else 0
         try:
             while True:
                 # Before the store is asked: a change in between must not be slept through.
                 changed.clear()
-                heads = await self._store.heads(project_id, threads, event_ids=event_ids)
-                if not heads.missing:
-                    return heads.versions
+                try:
+                    heads = await self._store.heads(project_id, threads, event_ids=event_ids)
+                    if not heads.missing:
+                        return heads.versions
+                    patience = _WAITING_FAILURES
+                except StoreUnavailable:
+                    # Who waits anyway is not put off by one slow answer of many.
+                    patience -= 1
+                    if patience < 0:
+                        raise
                 with suppress(TimeoutError):
                     await asyncio.wait_for(changed.wait(), POLL_SECONDS)
         finally:

@@ -412,3 +412,22 @@ async def test_a_file_that_is_no_hand_off_is_said_to_be_none(store: Watched, ass
     text = text_of(await ask(assembler))
     assert "- HANDOFF.md has no section that is known" in text
     assert "no staging" in text
+
+
+async def test_who_waits_for_events_gets_over_a_store_that_fails_now_and_then(
+    store: Watched, assembler: Assembler
+) -> None:
+    store.is_away = True
+    asking = asyncio.create_task(ask(assembler, after={"event_ids": ["goal_set-0"]}))
+    await store.was_asked.wait()
+    store.is_away = False
+    await tell(store, ("goal_set", {"id": "g", "statement": "At last"}))
+    assert "At last" in text_of(await asking)
+
+
+async def test_a_store_that_stays_away_is_no_wait_for_events(store: Watched, assembler: Assembler) -> None:
+    store.is_away = True
+    bundle = await ask(assembler, after={"event_ids": ["goal_set-0"]})
+    assert bundle.layers is not None
+    assert bundle.layers["mission"].reason == "state_unavailable"
+    assert len(store.asked) == 4
