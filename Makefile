@@ -4,10 +4,10 @@ PYTHON ?= python3
 BIN := .venv/bin
 SERVICES := $(PYTHON) infra/services.py
 PYTEST := $(BIN)/pytest
-# Files run side by side, the tests of one file in order, but for the long ones, whose tests run side by side.
-# The end-to-end tests mostly wait, so two cores have work for three; tests/e2e/conftest.py says which begin.
+# Files run side by side, the tests of one file in order. The end-to-end tests mostly wait, so two cores have
+# work for three; tests/e2e/conftest.py says which files begin.
 WORKERS ?= 3
-PARALLEL := -n $(WORKERS) --dist loadgroup --no-loadscope-reorder
+PARALLEL := -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 SERVED := eval "$$($(SERVICES) env)"; $(PYTEST)
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 

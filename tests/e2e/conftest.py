@@ -31,29 +31,12 @@ COMPUTING = (
     "test_trimming.py",
     "test_splits.py",
 )
-# Files of tests that are long and share nothing: each test is handed out by itself. All other files stay
-# whole, since their tests share fixtures.
-SPREAD = frozenset(
-    {
-        "test_worker_kills.py",
-        "test_dispatch_processes.py",
-        "test_worker_poison.py",
-        "test_worker_rebalances.py",
-        "test_worker.py",
-        "test_recount_sources.py",
-        "test_recount_state.py",
-    }
-)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     units: dict[str, list[pytest.Item]] = {}
     for item in items:
-        if item.path.name in SPREAD:
-            units[item.nodeid] = [item]
-        else:
-            item.add_marker(pytest.mark.xdist_group(item.location[0]))
-            units.setdefault(item.location[0], []).append(item)
+        units.setdefault(item.location[0], []).append(item)
     turns = zip_longest(_units_of(WAITING, units), _units_of(COMPUTING, units))
     first = [item for pair in turns for unit in pair if unit is not None for item in unit]
     taken = set(first)

@@ -298,13 +298,15 @@ async def _make_items(link: Neo4jLink, project: str, plan: MigrationPlan) -> dic
 
 
 async def _move_edges(link: Neo4jLink, plan: MigrationPlan, items: Mapping[int, int]) -> None:
-    def number(end: End) -> int:
-        return items[end.requirement] if isinstance(end, ItemOf) else end
+    def number(end: End) -> int | None:
+        return items.get(end.requirement) if isinstance(end, ItemOf) else end
 
     by_relation: defaultdict[Relation, list[dict[str, Any]]] = defaultdict(list)
     for edge in plan.edges:
-        ends = {"source": number(edge.source), "target": number(edge.target)}
-        by_relation[edge.relation].append(ends | {"old": edge.old})
+        source, target = number(edge.source), number(edge.target)
+        # A requirement deleted since it was read has got no item, and loses its edges as a node does.
+        if source is not None and target is not None:
+            by_relation[edge.relation].append({"source": source, "target": target, "old": edge.old})
     for relation, group in by_relation.items():
         await _run_batches(link, _MOVE_EDGES[relation], group)
 
