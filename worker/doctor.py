@@ -154,29 +154,26 @@ async def _outcome_store(settings: Settings) -> list[Finding]:
 async def _graph_store(settings: Settings) -> list[Finding]:
     from worker.wiring_graph import build_graph_store  # noqa: PLC0415  # as above
 
-    graph = settings.graph
-    if graph.store == "sqlite":
-        where = str(graph.sqlite_path)
-        mend = f"make {graph.sqlite_path.parent} writable, or set WORKER_GRAPH__SQLITE_PATH"
-    else:
-        where = mask_url(str(graph.neo4j_url))
-        mend = "start Neo4j, or correct WORKER_GRAPH__NEO4J_URL, user and password"
-    return await _store("graph store", build_graph_store(settings), f"{graph.store} at {where}", mend)
+    where, mend = _beside_graphs(settings, settings.graph.sqlite_path, "WORKER_GRAPH__SQLITE_PATH")
+    return await _store("graph store", build_graph_store(settings), where, mend)
 
 
 async def _state_store(settings: Settings) -> list[Finding]:
     from worker.wiring_state import build_state_store  # noqa: PLC0415  # as above
 
-    if settings.graph.store == "sqlite":
-        where = f"sqlite at {settings.state.sqlite_path}"
-        mend = f"make {settings.state.sqlite_path.parent} writable, or set WORKER_STATE__SQLITE_PATH"
-    else:
-        where = f"neo4j at {mask_url(str(settings.graph.neo4j_url))}"
-        mend = "start Neo4j, or correct WORKER_GRAPH__NEO4J_URL, user and password"
+    where, mend = _beside_graphs(settings, settings.state.sqlite_path, "WORKER_STATE__SQLITE_PATH")
     if settings.outcomes.store == "redis":
         # Whether that one answers is told with the outcome store; without it state is only read more slowly.
         where += f", with copies in redis at {mask_url(str(settings.outcomes.redis_url))}"
     return await _store("state store", build_state_store(settings), where, mend)
+
+
+def _beside_graphs(settings: Settings, sqlite_path: Path, variable: str) -> tuple[str, str]:
+    """Where what is kept as graphs are lies, and how to mend it."""
+    if settings.graph.store == "sqlite":
+        return f"sqlite at {sqlite_path}", f"make {sqlite_path.parent} writable, or set {variable}"
+    where = f"neo4j at {mask_url(str(settings.graph.neo4j_url))}"
+    return where, "start Neo4j, or correct WORKER_GRAPH__NEO4J_URL, user and password"
 
 
 async def _store(

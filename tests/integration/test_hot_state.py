@@ -5,14 +5,13 @@ from __future__ import annotations
 import contextlib
 import socket
 from collections import Counter
-from collections.abc import AsyncGenerator, Callable, Iterator
+from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import pytest
-import redis
 
 from tests.contract.redis_server import RedisServer
 from tests.support.state_bundles import STORY, bundle_bytes, tell
@@ -27,25 +26,6 @@ pytestmark = pytest.mark.services
 
 PLACES = 7
 """Groups that hold something of the story: six of the thread, one of the project as a whole."""
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
-    server = RedisServer(tmp_path_factory.mktemp("redis"))
-    server.start()
-    yield server
-    server.kill()
-
-
-@pytest.fixture
-def admin(server: RedisServer) -> Iterator[Any]:
-    """The driver's own client, untyped on purpose; leaves an empty server with its ordinary settings."""
-    client: Any = redis.Redis(port=server.port)
-    yield client
-    client.config_set("maxmemory", 0)
-    client.replicaof("NO", "ONE")
-    client.flushall()
-    client.close()
 
 
 @dataclass

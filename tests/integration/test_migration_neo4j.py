@@ -8,7 +8,7 @@ from typing import Any, LiteralString, cast
 from uuid import uuid4
 
 import pytest
-from neo4j import AsyncDriver, AsyncGraphDatabase
+from neo4j import AsyncDriver
 
 from tests.support.graphs import EMPTY, chain
 from worker.errors import StoreUnavailable
@@ -69,13 +69,6 @@ MOVED_COUNTS = {
 }
 LEFT_COUNTS = {"Function -CALLS-> Method": 1, "Method -HAS_PARAMETER-> Parameter": 1, "Parameter": 1}
 LOST = Unmoved(kind="node", name="Function 'lost'", reason="nothing says in which file it is")
-
-
-@pytest.fixture
-async def driver(neo4j_url: str, neo4j_auth: Auth) -> AsyncGenerator[AsyncDriver]:
-    made = AsyncGraphDatabase.driver(neo4j_url, auth=neo4j_auth)  # pyright: ignore[reportUnknownMemberType]  # its options are untyped
-    async with made as opened:
-        yield opened
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from typing import Any, LiteralString, cast
 from uuid import uuid4
 
 import pytest
-from neo4j import AsyncDriver, AsyncGraphDatabase
+from neo4j import AsyncDriver
 
 from tests.support.bolt_proxy import BoltProxy
 from tests.support.graphs import EMPTY, chain, function_node, large_graph
@@ -30,13 +30,6 @@ ROWS = 500
 SOON_SECONDS = 5.0
 Auth = tuple[str, str]
 Kill = Callable[[str, int], Awaitable[None]]
-
-
-@pytest.fixture
-async def driver(neo4j_url: str, neo4j_auth: Auth) -> AsyncGenerator[AsyncDriver]:
-    made = AsyncGraphDatabase.driver(neo4j_url, auth=neo4j_auth)  # pyright: ignore[reportUnknownMemberType]  # its options are untyped
-    async with made as opened:
-        yield opened
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, LiteralString, cast
 
 import pytest
-from neo4j import AsyncDriver, AsyncGraphDatabase
+from neo4j import AsyncDriver
 
 from tests.support.bolt_proxy import BoltProxy
 from tests.support.state_bundles import STORY, bundle_bytes, tell
@@ -37,13 +37,6 @@ from worker.stores.sqlite_state import SqliteStateStore
 
 ROOT = Path(__file__).parents[2]
 Auth = tuple[str, str]
-
-
-@pytest.fixture
-async def driver(neo4j_url: str, neo4j_auth: Auth) -> AsyncGenerator[AsyncDriver]:
-    made = AsyncGraphDatabase.driver(neo4j_url, auth=neo4j_auth)  # pyright: ignore[reportUnknownMemberType]  # its options are untyped
-    async with made as opened:
-        yield opened
 
 
 @pytest.fixture

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
-import redis
 
 from tests.contract.redis_server import RedisServer
 from worker.errors import StoreUnavailable
@@ -27,27 +26,6 @@ RECORD = OutcomeRecord(
     usage=b"{}",
     bundle=b'{"kind":"bundle"}',
 )
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
-    server = RedisServer(tmp_path_factory.mktemp("redis"))
-    server.start()
-    yield server
-    server.kill()
-
-
-@pytest.fixture
-def admin(server: RedisServer) -> Iterator[Any]:
-    """The driver's own client, untyped on purpose; leaves an empty server with its ordinary settings."""
-    client: Any = redis.Redis(port=server.port)
-    yield client
-    for setting in ({"maxmemory": 0}, {"requirepass": ""}):
-        for name, value in setting.items():
-            client.config_set(name, value)
-    client.replicaof("NO", "ONE")
-    client.flushall()
-    client.close()
 
 
 @pytest.fixture

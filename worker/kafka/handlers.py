@@ -49,8 +49,6 @@ from worker.kafka.received import (
     in_vain,
     instant,
     receive,
-    undecoded,
-    without_ids,
 )
 from worker.kafka.records import Handled, InboundRecord, Publisher
 from worker.kafka.replies import Replies, Routes
@@ -192,13 +190,14 @@ class RequestHandler:
                 found = defect(another)
                 _log.error("request.not_buried", kind=type(another).__name__, place=found.place)
                 return await self._refuse(
-                    without_ids(record, headers, error, trace_text=trace_text or found.traceback), error
+                    Received.without_ids(record, headers, error, trace_text=trace_text or found.traceback),
+                    error,
                 )
 
     async def _bury(
         self, record: InboundRecord, headers: RequestHeaders, error: Rejected, *, trace_text: str | None
     ) -> Handled:
-        received = await undecoded(record, headers, error, trace_text=trace_text)
+        received = await Received.undecoded(record, headers, error, trace_text=trace_text)
         key = received.key
         if key is None or self._is_forgotten(record):
             return await self._answer_without_outcome(received)

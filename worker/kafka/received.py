@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import cached_property, partial
-from typing import Final, TypeVar
+from typing import ClassVar, Final, Self, TypeVar
 
 from schemas.wire import sha256_hex
 from worker.decoding import DecodedRequest, decode_request, is_heavy, read_ids
@@ -57,6 +57,50 @@ class Received:
     """Where the refusal is a defect of ours."""
     request_id: str | None
     project_id: str | None
+
+    ID_FIELD: ClassVar[str] = "request_id"
+    """Where the message's own id stands in its body."""
+
+    @classmethod
+    def without_ids(
+        cls,
+        record: InboundRecord,
+        headers: RequestHeaders,
+        refusal: Rejected,
+        *,
+        trace_text: str | None = None,
+    ) -> Self:
+        """A record of which nothing but its headers was read."""
+        return cls(
+            record=record,
+            headers=headers,
+            decoded=None,
+            refusal=refusal,
+            traceback=trace_text,
+            request_id=None,
+            project_id=None,
+        )
+
+    @classmethod
+    async def undecoded(
+        cls,
+        record: InboundRecord,
+        headers: RequestHeaders,
+        refusal: Rejected,
+        *,
+        trace_text: str | None = None,
+    ) -> Self:
+        """A record that is refused without a decoded body.
+
+        Its ids are searched for, those of a large body not on the event loop.
+        """
+        body = record.value or b""
+        if len(body) <= _SMALL_BYTES:
+            own_id, project_id = read_ids(body, id_field=cls.ID_FIELD)
+        else:
+            own_id, project_id = await asyncio.to_thread(read_ids, body, id_field=cls.ID_FIELD)
+        received = cls.without_ids(record, headers, refusal, trace_text=trace_text)
+        return await hashed(replace(received, request_id=own_id, project_id=project_id))
 
     @cached_property
     def key(self) -> OutcomeKey | None:
@@ -121,7 +165,7 @@ async def receive(record: InboundRecord, headers: RequestHeaders, limits: BodyLi
     """
     decoded = await decode_body(record.value, partial(_decode, limits=limits))
     if isinstance(decoded, Undecodable):
-        return await undecoded(record, headers, decoded.refusal, trace_text=decoded.traceback)
+        return await Received.undecoded(record, headers, decoded.refusal, trace_text=decoded.traceback)
     return await hashed(
         Received(
             record=record,
@@ -132,13 +176,6 @@ async def receive(record: InboundRecord, headers: RequestHeaders, limits: BodyLi
             project_id=decoded.request.project_id,
         )
     )
-
-
-async def undecoded(
-    record: InboundRecord, headers: RequestHeaders, refusal: Rejected, *, trace_text: str | None = None
-) -> Received:
-    """A record that is refused without a decoded body; its ids are searched for, not on the event loop."""
-    return await with_ids(without_ids(record, headers, refusal, trace_text=trace_text), id_field="request_id")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,36 +198,11 @@ async def decode_body(body: bytes | None, decode: Callable[[bytes | None], T]) -
         return Undecodable(refusal=found.refusal, traceback=found.traceback)
 
 
-async def with_ids(received: R, *, id_field: str) -> R:
-    """The same with the ids that its body still shows; the message's own stands in `id_field`."""
-    body = received.record.value or b""
-    if len(body) <= _SMALL_BYTES:
-        own_id, project_id = read_ids(body, id_field=id_field)
-    else:
-        own_id, project_id = await asyncio.to_thread(read_ids, body, id_field=id_field)
-    return await hashed(replace(received, request_id=own_id, project_id=project_id))
-
-
 async def hashed(received: R) -> R:
     """The same, the digest of a large body ready: no repeat shall take it on the event loop."""
     if len(received.record.value or b"") > _LARGE_BYTES:
         await asyncio.to_thread(received.hash_body)
     return received
-
-
-def without_ids(
-    record: InboundRecord, headers: RequestHeaders, refusal: Rejected, *, trace_text: str | None = None
-) -> Received:
-    """A record of which nothing but its headers was read."""
-    return Received(
-        record=record,
-        headers=headers,
-        decoded=None,
-        refusal=refusal,
-        traceback=trace_text,
-        request_id=None,
-        project_id=None,
-    )
 
 
 def defect(error: BaseException) -> Defect:

@@ -22,7 +22,7 @@ from worker.kafka.received import BodyLimits, defect, in_vain
 from worker.kafka.records import Handled, InboundRecord
 from worker.kafka.replies import Replies
 from worker.kafka.spans import record_span
-from worker.kafka.state_received import DecodedEvent, ReceivedEvent, receive_event, undecoded_event
+from worker.kafka.state_received import DecodedEvent, ReceivedEvent, receive_event
 from worker.state.writing import StateWriter
 from worker.telemetry import SPAN_STATE, SPAN_STORE, Telemetry
 
@@ -83,7 +83,7 @@ class StateHandler:
         error, trace_text = in_vain(attempts, cause)
         with self._event_span(record) as headers:
             return await self._refuse(
-                await undecoded_event(record, headers, error, trace_text=trace_text), error
+                await ReceivedEvent.undecoded(record, headers, error, trace_text=trace_text), error
             )
 
     async def _take(self, event: DecodedEvent) -> None:

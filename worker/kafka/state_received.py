@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
-from typing import Final
+from typing import ClassVar, Final
 
 from pydantic import TypeAdapter, ValidationError
 
 from schemas.state import StateEvent
 from schemas.wire import DecodeNotes
 from worker.decoding import decode_fields, validation_refusal
-from worker.errors import InvalidRequest, Rejected
+from worker.errors import InvalidRequest
 from worker.kafka.headers import RequestHeaders
 from worker.kafka.received import (
     BodyLimits,
@@ -21,7 +21,6 @@ from worker.kafka.received import (
     decode_body,
     hashed,
     instant,
-    with_ids,
 )
 from worker.kafka.records import InboundRecord
 from worker.state.records import StateRecord, to_record
@@ -41,6 +40,8 @@ class DecodedEvent:
 @dataclass(frozen=True, kw_only=True)  # not slotted, as what it extends
 class ReceivedEvent(Received):
     """What a record yielded; `request_id` is the id of the event."""
+
+    ID_FIELD: ClassVar[str] = "event_id"
 
     event: DecodedEvent | None = None
 
@@ -68,7 +69,7 @@ async def receive_event(record: InboundRecord, headers: RequestHeaders, limits: 
     decode = partial(decode_event, limits=limits, received_at=instant(record.timestamp_ms))
     event = await decode_body(record.value, decode)
     if isinstance(event, Undecodable):
-        return await undecoded_event(record, headers, event.refusal, trace_text=event.traceback)
+        return await ReceivedEvent.undecoded(record, headers, event.refusal, trace_text=event.traceback)
     return await hashed(
         ReceivedEvent(
             record=record,
@@ -80,19 +81,3 @@ async def receive_event(record: InboundRecord, headers: RequestHeaders, limits: 
             event=event,
         )
     )
-
-
-async def undecoded_event(
-    record: InboundRecord, headers: RequestHeaders, refusal: Rejected, *, trace_text: str | None = None
-) -> ReceivedEvent:
-    """A record that is refused without a decoded body; its ids are searched for, not on the event loop."""
-    received = ReceivedEvent(
-        record=record,
-        headers=headers,
-        decoded=None,
-        refusal=refusal,
-        traceback=trace_text,
-        request_id=None,
-        project_id=None,
-    )
-    return await with_ids(received, id_field="event_id")

@@ -45,7 +45,7 @@ from worker.kafka.received import BodyLimits, defect, in_vain, instant
 from worker.kafka.records import Handled, InboundRecord, Publisher
 from worker.kafka.replies import Replies, Routes
 from worker.kafka.spans import record_span
-from worker.kafka.sync_received import ReceivedSync, receive_sync, sync_without_ids, undecoded_sync
+from worker.kafka.sync_received import ReceivedSync, receive_sync
 from worker.outcomes import Refusal, read_refusal, refusal_of, rejection_reply, reply_outcome
 from worker.ports import OutcomeKey, OutcomeRecord, OutcomeStore, Tombstone
 from worker.telemetry import SPAN_DECODE, SPAN_INDEX, SPAN_STORE, SPAN_SYNC, Telemetry
@@ -134,14 +134,16 @@ class SyncHandler:
         error, trace_text = in_vain(attempts, cause)
         with self._sync_span(record) as headers:
             try:
-                received = await undecoded_sync(record, headers, error, trace_text=trace_text)
+                received = await ReceivedSync.undecoded(record, headers, error, trace_text=trace_text)
                 return await self._bury(received, error)
             except (StoreUnavailable, *_NOT_DEFECTS):
                 raise
             except BaseException as another:  # noqa: BLE001 - whatever it is, the bytes must be kept
                 found = defect(another)
                 _log.error("sync.not_buried", kind=type(another).__name__, place=found.place)
-                received = sync_without_ids(record, headers, error, trace_text=trace_text or found.traceback)
+                received = ReceivedSync.without_ids(
+                    record, headers, error, trace_text=trace_text or found.traceback
+                )
                 return await self._refuse(received, error)
 
     async def _bury(self, received: ReceivedSync, error: Rejected) -> Handled:

@@ -5,14 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property, partial
-from typing import Final
+from typing import ClassVar, Final
 
 from pydantic import ValidationError
 
 from schemas.sync import SyncRequest, sync_digest
 from schemas.wire import DecodeNotes
 from worker.decoding import decode_fields, validation_refusal
-from worker.errors import Rejected
 from worker.kafka.headers import RequestHeaders
 from worker.kafka.received import (
     BodyLimits,
@@ -21,7 +20,6 @@ from worker.kafka.received import (
     decode_body,
     hashed,
     instant,
-    with_ids,
 )
 from worker.kafka.records import InboundRecord
 from worker.ports import OutcomeKey
@@ -42,6 +40,8 @@ class DecodedSync:
 @dataclass(frozen=True, kw_only=True)  # not slotted, as what it extends
 class ReceivedSync(Received):
     """What a record yielded; `request_id` is the id of the sync."""
+
+    ID_FIELD: ClassVar[str] = "sync_id"
 
     sync: DecodedSync | None = None
 
@@ -91,7 +91,7 @@ async def receive_sync(record: InboundRecord, headers: RequestHeaders, limits: B
     """
     sync = await decode_body(record.value, partial(decode_sync, limits=limits))
     if isinstance(sync, Undecodable):
-        return await undecoded_sync(record, headers, sync.refusal, trace_text=sync.traceback)
+        return await ReceivedSync.undecoded(record, headers, sync.refusal, trace_text=sync.traceback)
     return await hashed(
         ReceivedSync(
             record=record,
@@ -102,28 +102,4 @@ async def receive_sync(record: InboundRecord, headers: RequestHeaders, limits: B
             project_id=sync.request.project_id,
             sync=sync,
         )
-    )
-
-
-async def undecoded_sync(
-    record: InboundRecord, headers: RequestHeaders, refusal: Rejected, *, trace_text: str | None = None
-) -> ReceivedSync:
-    """A record that is refused without a decoded body; its ids are searched for, not on the event loop."""
-    return await with_ids(
-        sync_without_ids(record, headers, refusal, trace_text=trace_text), id_field="sync_id"
-    )
-
-
-def sync_without_ids(
-    record: InboundRecord, headers: RequestHeaders, refusal: Rejected, *, trace_text: str | None = None
-) -> ReceivedSync:
-    """A record of which nothing but its headers was read."""
-    return ReceivedSync(
-        record=record,
-        headers=headers,
-        decoded=None,
-        refusal=refusal,
-        traceback=trace_text,
-        request_id=None,
-        project_id=None,
     )

@@ -5,38 +5,15 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from worker.code.documents.decision_words import cut_lines
+from worker.code.documents.decision_words import FILE_SUFFIXES, cut_lines
 
 _TICKED: Final = re.compile(r"(?<!`)`(?P<code>[^`\n]{1,300})`(?!`)")
 _BARE: Final = re.compile(r"[^\s,;()\[\]<>\"'*|`]+")
 _LINES: Final = re.compile(r"(?::\d{1,7}(?:[-–,:]\d{1,7})*|#L\d{1,7}(?:-L?\d{1,7})?)\Z")
 _PATH: Final = re.compile(r"[\w@.+~-]*(?:/[\w@.+()\[\]{}~-]+)*/?\Z")
 _SUFFIX: Final = re.compile(r"\.[A-Za-z][A-Za-z0-9]{0,9}\Z")
-_SUFFIXES: Final = frozenset(
-    (
-        *(
-            "py",
-            "pyi",
-            "js",
-            "jsx",
-            "ts",
-            "tsx",
-            "mjs",
-            "cjs",
-            "go",
-            "java",
-            "rs",
-            "c",
-            "h",
-            "cc",
-            "cpp",
-            "hpp",
-        ),
-        *("cs", "rb", "php", "kt", "kts", "swift", "scala", "sh", "bash", "sql", "md", "mdx", "rst", "yml"),
-        *("yaml", "toml", "json", "ini", "cfg", "env", "tf", "proto", "html", "css", "scss", "vue", "svelte"),
-        *("lock", "txt", "xml", "gradle", "mk", "pl", "ex", "exs", "erl", "hs", "lua", "r", "jl", "dart"),
-        *("csv", "ipynb", "graphql", "prisma"),
-    )
+_SUFFIXES: Final = FILE_SUFFIXES | frozenset(
+    ["bash", "cjs", "csv", "graphql", "ipynb", "kts", "mdx", "mjs", "prisma"]
 )
 _NAMES: Final = frozenset({"Dockerfile", "Makefile", "Jenkinsfile", "Procfile", "CODEOWNERS"})
 

@@ -13,7 +13,7 @@ from tests.support.handling import FIELDS, record
 from worker.errors import WorkerDied
 from worker.kafka import received as module
 from worker.kafka.headers import read_headers
-from worker.kafka.received import BodyLimits, Received, receive, undecoded
+from worker.kafka.received import BodyLimits, Received, receive
 
 HEADERS = read_headers((), allowed_reply_topics=frozenset())
 LIMITS = BodyLimits(max_bytes=4_000_000, max_depth=32)
@@ -72,7 +72,7 @@ async def test_a_buried_heavy_body_is_searched_and_hashed_off_the_loop(
 ) -> None:
     searches, hashes = Calls(monkeypatch, "read_ids"), Calls(monkeypatch, "sha256_hex")
     body = HEAVY["text without end"]
-    found = await undecoded(record(body), HEADERS, WorkerDied("died", attempts=3))
+    found = await Received.undecoded(record(body), HEADERS, WorkerDied("died", attempts=3))
     assert (found.request_id, found.digest) == ("r-1", sha256_hex(body))
     assert searches.were_off_the_loop
     assert hashes.were_off_the_loop

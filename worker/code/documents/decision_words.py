@@ -67,7 +67,7 @@ _LINE_SUFFIX: Final = re.compile(
 _PATH: Final = re.compile(r"\.{0,2}/?[\w@+.\[\]{}-]+(?:/[\w@+.\[\]{} -]+)*/?\Z")
 _SUFFIX: Final = re.compile(r"\.[A-Za-z]\w{0,7}\Z")
 _VERSION: Final = re.compile(r"v?\d+(?:\.\d+)+\Z")
-_FILE_SUFFIXES: Final = frozenset(
+FILE_SUFFIXES: Final = frozenset(
     [
         "py",
         "pyi",
@@ -123,6 +123,7 @@ _FILE_SUFFIXES: Final = frozenset(
         "dart",
     ]
 )
+"""Of files that a decision or a plan may name without a folder."""
 _ID: Final = re.compile(rf"(?<![\w.-]){ID}")
 
 
@@ -257,7 +258,7 @@ def _is_path(text: str) -> bool:
         return False
     suffix = _SUFFIX.search(text)
     if suffix:
-        return "/" in text or suffix[0][1:].lower() in _FILE_SUFFIXES
+        return "/" in text or suffix[0][1:].lower() in FILE_SUFFIXES
     return "/" in text.strip("/") and " " not in text
 
 
