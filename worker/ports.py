@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Protocol
+from typing import Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -73,6 +73,20 @@ class Rendering:
     text: str
 
 
+MergeRule = Literal["exact", "contained", "same_node"]
+"""Why two fragments were shown as one: equal texts, one text inside the other, or the same thing named."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Absorbed:
+    """A fragment that another one speaks for, and why."""
+
+    key: str
+    layer: PartName
+    node: str
+    rule: MergeRule
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fragment:
     """The smallest piece that is kept or dropped whole.
@@ -96,9 +110,15 @@ class Fragment:
     is_divisible: bool = False
     """Whether a prefix of it still makes sense; a function cut in half does not."""
     storage_tier: StorageTier = "warm"
+    relevance_tier: RelevanceTier | None = None
+    """None where relevance is off, or where the source knows of none."""
+    hops: int | None = None
+    """Edges between what the request names and this, where the source walked a graph."""
     created_at: datetime | None = None
     """The content's own time, where it has one."""
     metadata: Mapping[str, str] = field(default_factory=dict[str, str])
+    absorbed: tuple[Absorbed, ...] = ()
+    """What it speaks for beside itself, in the order in which that was found."""
 
     @property
     def key(self) -> str:

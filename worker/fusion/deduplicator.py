@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import chain
 
-from worker.ports import Fragment
+from worker.ports import Absorbed, Fragment
 
 
 class ExactDeduplicator:
@@ -36,4 +36,8 @@ def _merge(group: Sequence[Fragment]) -> Fragment:
         rank=min(fragment.rank for fragment in group),
         is_pinned=any(fragment.is_pinned for fragment in group),
         position=min(fragment.position for fragment in group),
+        absorbed=tuple(
+            Absorbed(key=fragment.key, layer=fragment.layer, node=fragment.node, rule="exact")
+            for fragment in group[1:]
+        ),
     )

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from worker.budget.fences import close_open_fence, open_fence
 from worker.budget.trimming import trim_to_budget
-from worker.fusion.protocols import DetailLevels, Frame, LayerSpace, Placed, ScoredFragment
+from worker.fusion.protocols import DetailLevels, Frame, LayerSpace, Placed, PlacedRule, ScoredFragment
 from worker.fusion.sections import SECTION_GAP, compose
 from worker.ports import Rendering, TokenCounter
 
@@ -33,7 +33,7 @@ def section_text(frame: Frame, placed: Iterable[Placed]) -> str:
 def floor_placements(scored: Sequence[ScoredFragment], levels: DetailLevels) -> list[Placed]:
     """The pinned fragments at their floors, in packing order."""
     return [
-        place(item, levels[item.fragment.key][-1])
+        place(item, levels[item.fragment.key][-1], rule="pinned_floor")
         for item in sorted(scored, key=lambda s: s.order_key)
         if item.fragment.is_pinned
     ]
@@ -58,7 +58,7 @@ class GreedyBudgetPacker:
         at most once.
         """
         ranked = sorted(scored_fragments, key=lambda s: s.order_key)
-        whole = [place(item, detail_level_maps[item.fragment.key][0]) for item in ranked]
+        whole = [place(item, detail_level_maps[item.fragment.key][0], rule="whole") for item in ranked]
         if _fits(budget, whole):
             return whole
         room = _Room(budget)
@@ -69,7 +69,7 @@ class GreedyBudgetPacker:
         for item in ranked:
             floor = kept.get(item.fragment.key)
             for rendering in detail_level_maps[item.fragment.key]:
-                placed = place(item, rendering)
+                placed = place(item, rendering, rule=_rule(rendering, detail_level_maps[item.fragment.key]))
                 if floor is not None and placed.text == floor.text:
                     break
                 if room.offer(placed, instead_of=floor):
@@ -99,13 +99,21 @@ class GreedyBudgetPacker:
             shown = kept[key].text if key in kept else ""
             text = _cut_into(deepest.text, shown, room.left_for(item), counter=budget.counter)
             if text:
-                kept[key] = replace(place(item, deepest), text=text, is_cut=True)
+                kept[key] = replace(place(item, deepest, rule="cut"), text=text, is_cut=True)
                 return
 
 
-def place(item: ScoredFragment, rendering: Rendering) -> Placed:
+def place(item: ScoredFragment, rendering: Rendering, *, rule: PlacedRule) -> Placed:
     """The fragment shown as this rendering."""
-    return Placed(fragment=item.fragment, score=item.score, depth=rendering.depth, text=rendering.text)
+    return Placed(
+        fragment=item.fragment, score=item.score, depth=rendering.depth, text=rendering.text, rule=rule
+    )
+
+
+def _rule(rendering: Rendering, levels: Sequence[Rendering]) -> PlacedRule:
+    if rendering is levels[0]:
+        return "fits"
+    return "name" if rendering.depth == 0 else "shallower"
 
 
 def _cut_into(deepest: str, shown: str, left_tokens: int, *, counter: TokenCounter) -> str:

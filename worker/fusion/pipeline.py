@@ -97,7 +97,8 @@ class Candidates:
     def whole_section(self, layer: PartName) -> str:
         """The layer's section with everything at its deepest; empty where it has no fragments."""
         return self._section(
-            layer, [place(item, self.levels[item.fragment.key][0]) for item in self.scored[layer]]
+            layer,
+            [place(item, self.levels[item.fragment.key][0], rule="whole") for item in self.scored[layer]],
         )
 
     def pins(self, layer: PartName) -> list[str]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Protocol
+from typing import Literal, Protocol
 
 from schemas.codes import PartName, TaskType
 from worker.ports import Fragment, LayerContribution, Rendering, RequestFrame, TokenCounter
@@ -104,6 +104,11 @@ class ScoredFragment:
         return (not fragment.is_pinned, -self.score, fragment.rank, fragment.node, fragment.position)
 
 
+PlacedRule = Literal["whole", "pinned_floor", "fits", "shallower", "name", "cut"]
+"""Why a fragment is shown as it is: the whole layer had room; it is a pin and there was room for its floor
+alone; its deepest rendering fitted; a shallower one did; its name did; its beginning filled what was left."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placed:
     """A fragment that made it into its layer, with the text that is shown of it."""
@@ -112,6 +117,7 @@ class Placed:
     score: float
     depth: int
     text: str
+    rule: PlacedRule
     is_cut: bool = False
     """Whether `text` holds only the beginning of the deepest rendering, behind its floor where it has one."""
 
