@@ -225,3 +225,8 @@ class Bench:
 def open_store(path: Path, *, clock: Callable[[], float] = time.time) -> SqliteOutcomeStore:
     """The embedded outcome store, keeping bytes for two hours and tombstones for 48."""
     return SqliteOutcomeStore(path, keep_seconds=7_200, forget_seconds=172_800, clock=clock)
+
+
+def broken(body: bytes | None, *, id_field: str) -> tuple[str | None, str | None]:
+    """A search for ids that has a defect of its own, whatever it is given."""
+    raise ZeroDivisionError

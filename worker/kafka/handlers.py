@@ -39,14 +39,14 @@ from schemas.request import AssemblyRequest
 from schemas.usage import UsageEvent
 from schemas.wire import DecodeNotes
 from worker.decoding import check_request
-from worker.errors import Expired, Rejected, RequestIdReused, StoreUnavailable
+from worker.errors import Expired, Rejected, RequestIdReused
 from worker.failpoints import Failpoints
+from worker.kafka.burying import NOT_DEFECTS, bury
 from worker.kafka.headers import RequestHeaders
 from worker.kafka.received import (
     BodyLimits,
     Received,
     defect,
-    in_vain,
     instant,
     receive,
 )
@@ -64,8 +64,6 @@ _YOUNG: Final = timedelta(seconds=1)
 
 _LOOP_CHARS: Final = 256_000
 """Of a bundle that is written down on the event loop: about two milliseconds."""
-
-_NOT_DEFECTS: Final = (asyncio.CancelledError, KeyboardInterrupt, SystemExit, GeneratorExit)
 
 
 class Assembled(Protocol):
@@ -172,42 +170,33 @@ class RequestHandler:
     async def bury(
         self, record: InboundRecord, *, attempts: int, cause: BaseException | None = None
     ) -> Handled:
-        """Settle a record that was tried `attempts` times in vain; its body is not decoded.
+        """Settle a record that was tried in vain, as `worker.kafka.burying` says.
 
-        It is an `internal_error` where `cause`, a defect of this handler, was met, else the process died:
-        `worker_died`. The body is only searched for the two ids, which needs none of what a request is
-        decoded with. An outcome that an earlier attempt stored stays what it is and is published; the record
-        is a dead letter all the same. Where a defect stops even that, dead letter and reply are made from
-        the record alone. Raises StoreUnavailable, before anything was published.
+        An outcome that an earlier attempt stored stays what it is and is published; the record is a dead
+        letter all the same.
         """
-        error, trace_text = in_vain(attempts, cause)
         with self._request(record) as headers:
-            try:
-                return await self._bury(record, headers, error, trace_text=trace_text)
-            except (StoreUnavailable, *_NOT_DEFECTS):
-                raise
-            except BaseException as another:  # noqa: BLE001 - whatever it is, the bytes must be kept
-                found = defect(another)
-                _log.error("request.not_buried", kind=type(another).__name__, place=found.place)
-                return await self._refuse(
-                    Received.without_ids(record, headers, error, trace_text=trace_text or found.traceback),
-                    error,
-                )
+            return await bury(
+                record,
+                headers,
+                Received,
+                attempts=attempts,
+                cause=cause,
+                settle=self._bury,
+                refuse=self._refuse,
+            )
 
-    async def _bury(
-        self, record: InboundRecord, headers: RequestHeaders, error: Rejected, *, trace_text: str | None
-    ) -> Handled:
-        received = await Received.undecoded(record, headers, error, trace_text=trace_text)
+    async def _bury(self, received: Received, error: Rejected) -> Handled:
         key = received.key
-        if key is None or self._is_forgotten(record):
+        if key is None or self._is_forgotten(received.record):
             return await self._answer_without_outcome(received)
-        decision = self._reject(received, key, error, trace_text=trace_text)
+        decision = self._reject(received, key, error, trace_text=received.traceback)
         held = await self._store.put_if_absent(key, decision.record)
         if isinstance(held, Tombstone):
             return await self._refuse(received, _forgotten())
         stored = stored_refusal(held)
         if stored is None or stored.code != error.code:
-            await self._replies.letter(received, refusal_of(error, traceback=trace_text))
+            await self._replies.letter(received, refusal_of(error, traceback=received.traceback))
         await self._replies.outcome(received, held)
         if held is decision.record:
             self._conclude(decision)
@@ -269,8 +258,8 @@ class RequestHandler:
             return _Decision(record=record, outcome=assembled.bundle.status, usage=assembled.usage)
         except Rejected as refusal:
             return self._reject(received, key, refusal)
-        except (StoreUnavailable, *_NOT_DEFECTS):
-            raise  # a dependency that is away is never a dead letter, and an order to stop never an error
+        except NOT_DEFECTS:
+            raise
         except BaseException as error:  # noqa: BLE001 - a panic in an extension is no Exception
             found = defect(error)
             # The kind and the place, without the message: it may quote the prompt. The dead letter has all.

@@ -12,7 +12,7 @@ from typing import ClassVar, Final, Self, TypeVar
 
 from schemas.wire import sha256_hex
 from worker.decoding import DecodedRequest, decode_request, is_heavy, read_ids
-from worker.errors import InternalError, Rejected, WorkerDied
+from worker.errors import InternalError, Rejected
 from worker.kafka.headers import RequestHeaders
 from worker.kafka.records import InboundRecord
 from worker.ports import OutcomeKey, OutcomeRecord, Tombstone
@@ -213,14 +213,6 @@ def defect(error: BaseException) -> Defect:
         traceback="".join(traceback.format_exception(error)),
         place=f"{frames[-1].filename}:{frames[-1].lineno}" if frames else "unknown",
     )
-
-
-def in_vain(attempts: int, cause: BaseException | None) -> tuple[Rejected, str | None]:
-    """Why a record is buried that was tried `attempts` times, and the traceback of the defect that did it."""
-    if cause is None:
-        return WorkerDied(f"the worker died {attempts} times on this record", attempts=attempts), None
-    found = defect(cause)
-    return InternalError(found.refusal.message, attempts=attempts), found.traceback
 
 
 def instant(timestamp_ms: int) -> datetime:

@@ -8,17 +8,16 @@ rejection with the event's id as `request_id`.
 
 from __future__ import annotations
 
-import asyncio
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from typing import Final
 
 import structlog
 
-from worker.errors import Rejected, StoreUnavailable
+from worker.errors import Rejected
 from worker.failpoints import Failpoints
+from worker.kafka.burying import NOT_DEFECTS, bury
 from worker.kafka.headers import RequestHeaders
-from worker.kafka.received import BodyLimits, defect, in_vain
+from worker.kafka.received import BodyLimits, defect
 from worker.kafka.records import Handled, InboundRecord
 from worker.kafka.replies import Replies
 from worker.kafka.spans import record_span
@@ -27,8 +26,6 @@ from worker.state.writing import StateWriter
 from worker.telemetry import SPAN_STATE, SPAN_STORE, Telemetry
 
 _log = structlog.get_logger(__name__)
-
-_NOT_DEFECTS: Final = (asyncio.CancelledError, KeyboardInterrupt, SystemExit, GeneratorExit)
 
 
 class StateHandler:
@@ -64,8 +61,8 @@ class StateHandler:
             self._telemetry.naive_times.inc(event.notes.naive_times)
             try:
                 await self._take(event)
-            except (StoreUnavailable, *_NOT_DEFECTS):
-                raise  # a dependency that is away is never a dead letter, and an order to stop never an error
+            except NOT_DEFECTS:
+                raise
             except BaseException as error:  # noqa: BLE001 - a panic in an extension is no Exception
                 found = defect(error)
                 _log.error("state.failed", kind=type(error).__name__, place=found.place)
@@ -76,14 +73,19 @@ class StateHandler:
     async def bury(
         self, record: InboundRecord, *, attempts: int, cause: BaseException | None = None
     ) -> Handled:
-        """Settle a record that was tried `attempts` times in vain, as `RequestHandler.bury` does.
+        """Settle a record that was tried in vain, as `worker.kafka.burying` says.
 
         Whether the event was taken before the process died is not known: it may stand in the state.
         """
-        error, trace_text = in_vain(attempts, cause)
         with self._event_span(record) as headers:
-            return await self._refuse(
-                await ReceivedEvent.undecoded(record, headers, error, trace_text=trace_text), error
+            return await bury(
+                record,
+                headers,
+                ReceivedEvent,
+                attempts=attempts,
+                cause=cause,
+                settle=self._refuse,
+                refuse=self._refuse,
             )
 
     async def _take(self, event: DecodedEvent) -> None:

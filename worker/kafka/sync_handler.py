@@ -19,7 +19,6 @@ There are no usage events: nothing of a prompt is spent. A rejection bears the i
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -40,8 +39,9 @@ from worker.errors import (
     StoreUnavailable,
 )
 from worker.failpoints import Failpoints
+from worker.kafka.burying import NOT_DEFECTS, bury
 from worker.kafka.headers import RequestHeaders
-from worker.kafka.received import BodyLimits, defect, in_vain, instant
+from worker.kafka.received import BodyLimits, defect, instant
 from worker.kafka.records import Handled, InboundRecord, Publisher
 from worker.kafka.replies import Replies, Routes
 from worker.kafka.spans import record_span
@@ -52,7 +52,6 @@ from worker.telemetry import SPAN_DECODE, SPAN_INDEX, SPAN_STORE, SPAN_SYNC, Tel
 
 _log = structlog.get_logger(__name__)
 
-_NOT_DEFECTS: Final = (asyncio.CancelledError, KeyboardInterrupt, SystemExit, GeneratorExit)
 _REJECTION_HEAD: Final = b'"kind":"rejection"'
 _HEAD_BYTES: Final = 64
 
@@ -130,21 +129,21 @@ class SyncHandler:
     async def bury(
         self, record: InboundRecord, *, attempts: int, cause: BaseException | None = None
     ) -> Handled:
-        """Settle a record that was tried `attempts` times in vain, as `RequestHandler.bury` does."""
-        error, trace_text = in_vain(attempts, cause)
+        """Settle a record that was tried in vain, as `worker.kafka.burying` says.
+
+        An outcome that an earlier attempt stored stays what it is and is published; the record is a dead
+        letter all the same.
+        """
         with self._sync_span(record) as headers:
-            try:
-                received = await ReceivedSync.undecoded(record, headers, error, trace_text=trace_text)
-                return await self._bury(received, error)
-            except (StoreUnavailable, *_NOT_DEFECTS):
-                raise
-            except BaseException as another:  # noqa: BLE001 - whatever it is, the bytes must be kept
-                found = defect(another)
-                _log.error("sync.not_buried", kind=type(another).__name__, place=found.place)
-                received = ReceivedSync.without_ids(
-                    record, headers, error, trace_text=trace_text or found.traceback
-                )
-                return await self._refuse(received, error)
+            return await bury(
+                record,
+                headers,
+                ReceivedSync,
+                attempts=attempts,
+                cause=cause,
+                settle=self._bury,
+                refuse=self._refuse,
+            )
 
     async def _bury(self, received: ReceivedSync, error: Rejected) -> Handled:
         key = received.key
@@ -212,8 +211,8 @@ class SyncHandler:
         except Overtaken as error:
             # The next attempt asks for the outcome first, and else computes from the graph as it is then.
             raise StoreUnavailable("graph", str(error)) from error
-        except (StoreUnavailable, *_NOT_DEFECTS):
-            raise  # a dependency that is away is never a dead letter, and an order to stop never an error
+        except NOT_DEFECTS:
+            raise
         except BaseException as error:  # noqa: BLE001 - a panic in an extension is no Exception
             found = defect(error)
             # The kind and the place, without the message: it may quote a file.

@@ -13,7 +13,7 @@ import pytest
 from schemas.request import AssemblyRequest
 from schemas.usage import usage_event_id
 from schemas.wire import sha256_hex
-from tests.support.handling import FIELDS, NOW, NOW_MS, Bench, open_store, record
+from tests.support.handling import FIELDS, NOW, NOW_MS, Bench, broken, open_store, record
 from worker.errors import BudgetTooSmall, StoreUnavailable
 from worker.kafka.records import Handled
 from worker.outcomes import bundle_outcome
@@ -507,9 +507,6 @@ async def test_a_record_buried_for_a_defect_is_an_internal_error_with_its_traceb
 async def test_a_defect_of_the_burial_itself_leaves_dead_letter_and_reply(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def broken(body: bytes | None, *, id_field: str) -> tuple[str | None, str | None]:
-        raise ZeroDivisionError
-
     monkeypatch.setattr("worker.kafka.received.read_ids", broken)
     assert await bench.handler().bury(record(), attempts=3) == Handled(code="worker_died")
     assert [item.topic for item in bench.published] == [DEAD, BUNDLES]

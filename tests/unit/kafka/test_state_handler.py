@@ -11,7 +11,7 @@ from blockbuster import blockbuster_ctx
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.support.handling import LIMITS, NOW_MS, ROUTES, Bench, open_store
+from tests.support.handling import LIMITS, NOW_MS, ROUTES, Bench, broken, open_store
 from tests.support.handling import record as request_record
 from tests.support.state_events import BODIES, held
 from worker.errors import StoreUnavailable
@@ -215,6 +215,17 @@ async def test_a_buried_event_is_a_dead_letter_with_its_id(bench: StateBench) ->
     assert bench.stores.values(BUNDLES)[0]["request_id"] == "e-1"
     cause = ZeroDivisionError("SECRET")
     assert await bench.handler.bury(record(), attempts=2, cause=cause) == Handled(code="internal_error")
+
+
+async def test_a_defect_of_the_burial_itself_leaves_dead_letter_and_reply(
+    bench: StateBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("worker.kafka.received.read_ids", broken)
+    assert await bench.handler.bury(record(), attempts=3) == Handled(code="worker_died")
+    (letter,) = bench.stores.on(DEAD)
+    assert letter.value == record().value
+    assert b"ZeroDivisionError" in dict(letter.headers)["context-dead-traceback"]
+    assert bench.stores.values(BUNDLES)[0]["code"] == "worker_died"
 
 
 async def test_a_large_artifact_is_taken_without_holding_the_event_loop(bench: StateBench) -> None:

@@ -12,7 +12,7 @@ from blockbuster import blockbuster_ctx
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.support.handling import NOW_MS, Bench, open_store
+from tests.support.handling import NOW_MS, Bench, broken, open_store
 from tests.support.syncing import FIELDS, SHOP, SyncBench, fields, record
 from worker.code.syncing import Overtaken
 from worker.errors import StoreUnavailable
@@ -428,6 +428,17 @@ async def test_a_buried_record_without_ids_is_answered_all_the_same(bench: SyncB
     assert (await bench.handler().bury(record(b"\xff"), attempts=3, cause=cause)).code == "internal_error"
     assert bench.values(RESULTS)[0]["request_id"] is None
     assert bench.stores.on(DEAD)[0].value == b"\xff"
+
+
+async def test_a_defect_of_the_burial_itself_leaves_dead_letter_and_reply(
+    bench: SyncBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("worker.kafka.received.read_ids", broken)
+    assert await bench.handler().bury(record(), attempts=3) == Handled(code="worker_died")
+    (letter,) = bench.stores.on(DEAD)
+    assert letter.value == record().value
+    assert b"ZeroDivisionError" in dict(letter.headers)["context-dead-traceback"]
+    assert bench.values(RESULTS)[0]["code"] == "worker_died"
 
 
 class Sleeper(SqliteGraphStore):
