@@ -19,7 +19,8 @@ WorkerError
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import json
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from schemas.codes import DEAD_LETTER_CODES, RETRYABLE_CODES
@@ -29,6 +30,13 @@ if TYPE_CHECKING:
 
 
 _MAX_NAME_CHARS: Final = 256
+
+_MAX_PIN_CHARS: Final = 80
+_NAMES_BYTES: Final = 1_000
+"""Of each layer's pins in a rejection; eight layers can hold some."""
+_TOLD_PINS: Final = 3
+_MAX_TOLD_CHARS: Final = 40
+"""In the sentence for people; programs read more of them in the details."""
 
 
 class WorkerError(Exception):
@@ -191,16 +199,52 @@ class PinsExceedWindow(Rejected):
 
     code = "pins_exceed_window"
 
-    def __init__(self, *, pins: Mapping[PartName, Iterable[str]], overage_tokens: int) -> None:
-        """Name the pins by layer and how many tokens are missing."""
-        named = {layer: list(names) for layer, names in pins.items()}
-        listed = ", ".join(f"{layer}: {', '.join(names)}" for layer, names in named.items())
+    def __init__(
+        self,
+        *,
+        pins: Mapping[PartName, Sequence[str]],
+        overage_tokens: int,
+        floors: Mapping[str, int] | None = None,
+    ) -> None:
+        """Name the pins by layer, in packing order, and how many tokens are missing.
+
+        `floors` are the tokens that each layer's pins need. However many pins there are, the details stay
+        within a few kilobytes: of each layer the first ones are named, and the others counted.
+        """
+        named: dict[PartName, list[str]] = {layer: _first_names(names) for layer, names in pins.items()}
+        more: dict[PartName, int] = {layer: len(names) - len(named[layer]) for layer, names in pins.items()}
+        listed = "; ".join(f"{layer}: {_listed(names)}" for layer, names in pins.items())
         super().__init__(
             f"pinned content exceeds the window by {overage_tokens} tokens ({listed})",
             pins=named,
+            more_pins={layer: count for layer, count in more.items() if count},
+            floor_tokens={layer: tokens for layer, tokens in (floors or {}).items() if layer in pins},
             overage_tokens=overage_tokens,
         )
         self.overage_tokens = overage_tokens
+
+
+def _first_names(names: Iterable[str]) -> list[str]:
+    """As many as a reply has room for, one at the least where there is one."""
+    first: list[str] = []
+    size_bytes = 0
+    for name in names:
+        short = _shortened(name, _MAX_PIN_CHARS)
+        size_bytes += len(json.dumps(short))
+        if first and size_bytes > _NAMES_BYTES:
+            break
+        first.append(short)
+    return first
+
+
+def _listed(names: Sequence[str]) -> str:
+    told = [_shortened(name, _MAX_TOLD_CHARS) for name in names[:_TOLD_PINS]]
+    more = len(names) - len(told)
+    return ", ".join(told) + (f" and {more} more" if more else "")
+
+
+def _shortened(name: str, limit: int) -> str:
+    return name if len(name) <= limit else name[: limit - 1] + "…"
 
 
 class Unavailable(WorkerError):

@@ -12,7 +12,7 @@ and last from reservations that `system` and `user` cannot use. `output` never l
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -91,14 +91,14 @@ def fit_floors(
     effective: ContextBudget,
     *,
     floors: LayerTokens,
-    pins: Mapping[PartName, Iterable[str]],
+    pins: Mapping[PartName, Sequence[str]],
     system_tokens: int,
     user_tokens: int,
 ) -> ContextBudget:
     """Raise each reservation to its layer's floor: what its pinned fragments need at the least.
 
     `floors` are tokens by content layer, the section's own frame included. No lender goes below its
-    own floor, nor `system` and `user` below their texts. Raises PinsExceedWindow with the names in
+    own floor, nor `system` and `user` below their texts. Raises PinsExceedWindow with the first names in
     `pins`, by layer, when the window cannot hold all floors; ValueError on a floor of another layer.
     """
     foreign = [layer for layer in floors if layer not in CONTENT_LAYERS]
@@ -109,7 +109,7 @@ def fit_floors(
     protected = {"system": system_tokens, "user": user_tokens} | dict(floors.items())
     missing = _collect(layers, effective.available, sum(deficits.values()), floors=protected)
     if missing:
-        raise PinsExceedWindow(pins=pins, overage_tokens=missing)
+        raise PinsExceedWindow(pins=pins, overage_tokens=missing, floors=dict(floors.items()))
     for layer, tokens in deficits.items():
         layers[layer] += tokens
     return ContextBudget(total=effective.total, **layers)

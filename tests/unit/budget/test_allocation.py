@@ -1,12 +1,16 @@
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from schemas.codes import PartName
 from worker.budget.allocation import Overflow, Overhead, fit_floors, flow_on, plan_budget, seal
 from worker.budget.layers import CONTENT_LAYERS, LAYERS, LENDING_ORDER, PARTS, ContextBudget
 from worker.errors import BudgetTooSmall, PinsExceedWindow
+from worker.outcomes import rejection_reply
 
 EVEN = ContextBudget(total=120, **dict.fromkeys(LAYERS, 10))
 """Ten tokens for each layer, ten unreserved."""
@@ -136,8 +140,40 @@ def test_pins_that_the_window_cannot_hold_are_named_with_the_overage() -> None:
         )
     assert refused.value.details == {
         "pins": {"mission": ["goal", "b_1"], "task": ["diff"]},
+        "more_pins": {},
+        "floor_tokens": {"task": 60, "mission": 40},
         "overage_tokens": 2,
     }
+    assert refused.value.message == (
+        "pinned content exceeds the window by 2 tokens (mission: goal, b_1; task: diff)"
+    )
+
+
+pin_names = st.text(st.sampled_from('aé中😀"\\\n'), min_size=1, max_size=400)
+
+
+@given(
+    pins=st.dictionaries(
+        st.sampled_from(CONTENT_LAYERS), st.lists(pin_names, min_size=1, max_size=4), min_size=1
+    ),
+    times=st.integers(1, 3_000),
+)
+@settings(max_examples=40)
+def test_however_many_pins_there_are_the_refusal_is_short_and_names_the_first_of_each_layer(
+    pins: dict[PartName, list[str]], times: int
+) -> None:
+    many: dict[PartName, Sequence[str]] = {layer: names * times for layer, names in pins.items()}
+    refused = PinsExceedWindow(pins=many, overage_tokens=1, floors=dict.fromkeys(many, 5))
+    reply = rejection_reply(refused, request_id="r", project_id="p")
+    assert reply.details == refused.details
+    assert len(reply.message) <= 1_500
+    named, more = reply.details["pins"], reply.details["more_pins"]
+    assert reply.details["floor_tokens"] == dict.fromkeys(many, 5)
+    for layer, names in many.items():
+        assert len(named[layer]) + more.get(layer, 0) == len(names)
+        assert len(named[layer]) >= min(len(names), 1)
+        for shown, name in zip(named[layer], names, strict=False):
+            assert shown == name or (name.startswith(shown[:-1]) and shown.endswith("…"))
 
 
 def test_only_content_layers_have_floors() -> None:
