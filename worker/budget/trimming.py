@@ -14,7 +14,7 @@ from worker.budget.tokens import TokenCounter
 _PATIENCE: Final = 128
 """Misses in a row after which ends are skipped, ever more of them. Ordinary text has a few."""
 
-_LEVELS: Final = (paragraph_ends, sentence_ends, word_ends)
+_WHOLE_WORDS: Final = (paragraph_ends, sentence_ends, word_ends)
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,13 +32,13 @@ def trim_to_budget(
     counter: TokenCounter,
     hard_limit: bool = True,  # noqa: FBT001, FBT002  # the signature that the users of this function know
 ) -> str:
-    """The text if it fits, else its beginning up to a paragraph, sentence or word.
+    """The text if it fits, else its beginning up to a paragraph, sentence, word or grapheme.
 
     Whole paragraphs are kept if they use at least half of the budget; otherwise whole sentences, by
-    the same measure; otherwise whole words. (Without the measure, a heading would stand for the long
-    paragraph below it.) At each level the largest prefix that fits is taken. Where not even a word
-    fits, `hard_limit` decides between a prefix of whole graphemes, which may be empty, and the text as
-    it is.
+    the same measure; otherwise whole words; otherwise whole graphemes. (Without the measure, a heading
+    would stand for the long paragraph below it, and a name for the line of data behind it.) At each level
+    the largest prefix that fits is taken. Without `hard_limit` no word is cut: where not even one fits,
+    the text is given back as it is.
 
     The result is a prefix of the text, followed by one line where the cut left a code fence open. Its
     `counter.count` is at most `budget_tokens`, fence included; zero or less gives "". Trimming again
@@ -53,15 +53,15 @@ def trim_to_budget(
         return text
     fences = FenceTracker(text[:high])
     best = _Cut()
-    for ends in _LEVELS:
+    for ends in (*_WHOLE_WORDS, grapheme_ends) if hard_limit else _WHOLE_WORDS:
         found = _last_fit(ends(text, high), text, prefixes, fences, limit)
-        best = max(best, found, key=lambda cut: cut.end)
+        # Where a word was found, white space behind it is no more of the text.
+        if found.end > best.end and not (best.end and text[best.end : found.end].isspace()):
+            best = found
         if 2 * best.tokens >= limit:
             break
-    if best.end == 0:
-        if not hard_limit:
-            return text
-        best = _last_fit(grapheme_ends(text, high), text, prefixes, fences, limit)
+    if best.end == 0 and not hard_limit:
+        return text
     return text[: best.end] + best.suffix
 
 

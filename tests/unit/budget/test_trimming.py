@@ -71,20 +71,26 @@ def test_the_result_is_a_prefix_of_whole_graphemes_within_the_budget_and_trims_t
 @by_counter
 @given(text=hostile_text, data=st.data())
 @settings(max_examples=120, deadline=None)
-def test_no_longer_prefix_of_words_fits_unless_half_the_budget_is_used(
+def test_no_longer_prefix_fits_unless_half_the_budget_is_used(
     counter: TokenCounter, text: str, data: st.DataObject
 ) -> None:
     budget = data.draw(budgets(counter, text))
     if recount(counter, text) <= budget:
         return
     result = trim_to_budget(text, budget, counter)
-    clusters = {found.end() for found in regex.finditer(r"\X", text)}
-    ends = {found.end() for found in regex.finditer(r"\S(?=\s)", text)} & clusters
-    if not any(recount(counter, closed(text, end)) <= budget for end in ends):
-        ends = clusters  # not even a word: whole graphemes
+    ends = {found.end() for found in regex.finditer(r"\X", text)}
     largest = max((end for end in ends if recount(counter, closed(text, end)) <= budget), default=0)
     half_is_used = 2 * counter.raw_budget(recount(counter, result)) >= counter.raw_budget(budget)
-    assert len(without_closing_line(text, result)) >= largest or half_is_used
+    kept = len(without_closing_line(text, result))
+    assert kept >= len(text[:largest].rstrip()) or half_is_used
+
+
+@given(text=hostile_text, data=st.data())
+@settings(max_examples=60, deadline=None)
+def test_without_a_hard_limit_no_word_is_cut(text: str, data: st.DataObject) -> None:
+    budget = data.draw(budgets(O200K, text))
+    kept = without_closing_line(text, trim_to_budget(text, budget, O200K, hard_limit=False))
+    assert kept in {"", text} or regex.search(r"(?<=\S)(?=\s)|\p{Han}|\p{Hiragana}", text[len(kept) - 1 :])
 
 
 def closed(text: str, end: int) -> str:
@@ -155,6 +161,16 @@ def test_without_a_word_that_fits_the_hard_limit_cuts_after_a_grapheme() -> None
     assert trim_to_budget(text, 2, O200K) == "antidis"
     assert trim_to_budget(FAMILY * 2 + "x", O200K.count(FAMILY) + 3, O200K) == FAMILY
     assert trim_to_budget(FAMILY * 2, 3, O200K) == ""
+
+
+def test_a_budget_is_not_filled_with_the_white_space_behind_the_last_word() -> None:
+    assert trim_to_budget("one two" + " \t" * 5_000 + "three", 100, O200K) == "one two"
+
+
+def test_a_word_that_leaves_most_of_the_budget_unused_does_not_stand_for_the_data_behind_it() -> None:
+    text = 'data = [{"id":' + ",".join(map(str, range(10_000, 12_000))) + "}]"
+    assert trim_to_budget(text, 100, O200K).startswith('data = [{"id":10000,10001,')
+    assert 95 <= O200K.count(trim_to_budget(text, 100, O200K)) <= 100
 
 
 def test_without_a_hard_limit_an_untrimmable_text_is_returned_as_it_is() -> None:
