@@ -32,6 +32,7 @@ MODELS: dict[str, type[WireModel]] = {
 }
 FIXTURES = sorted(path.stem for path in HERE.glob("*.json"))
 REQUESTS = [name for name in FIXTURES if name.startswith("request_")]
+BUNDLES = [name for name in FIXTURES if name.startswith("bundle_") and name != "bundle_ref"]
 SYNCS = ["sync_full", "sync_minimal"]
 ANSWERS = [name for name in FIXTURES if name not in {*REQUESTS, *SYNCS}]
 DIGESTS = {
@@ -146,7 +147,7 @@ def test_a_rejection_is_named_after_its_code_and_says_whether_to_try_again(name:
     assert rejection.retryable == (rejection.code in RETRYABLE_CODES)
 
 
-@pytest.mark.parametrize("name", ["bundle_complete", "bundle_degraded"])
+@pytest.mark.parametrize("name", BUNDLES)
 def test_a_bundle_is_consistent_with_itself(name: str) -> None:
     bundle = ContextBundle.model_validate_json(read(name))
     assert bundle.messages is not None
