@@ -33,6 +33,7 @@ from worker.failpoints import Failpoints
 from worker.fusion.finish import join_and_seal
 from worker.fusion.pipeline import Candidates
 from worker.fusion.protocols import PackedLayer
+from worker.fusion.strategies.recorded import PluginProposal
 from worker.graph.request import analyze_request
 from worker.planning import ContentPolicy, Plan, plan_request
 from worker.ports import LayerBudget, LayerContribution, Preparation, Provider, RequestFrame, Scope
@@ -172,25 +173,34 @@ def _layer_budgets(effective: ContextBudget, counter: TokenCounter) -> Mapping[P
 
 
 def fuse_and_seal(
-    frame: RequestFrame, plan: Plan, contributions: Mapping[PartName, LayerContribution]
+    frame: RequestFrame,
+    plan: Plan,
+    contributions: Mapping[PartName, LayerContribution],
+    proposals: Sequence[PluginProposal] = (),
 ) -> SealedBundle:
     """From contributions to the bundle: all that takes CPU in proportion to the texts.
 
     Raises UnknownStrategy, PinsExceedWindow.
     """
-    return seal_bundle(frame, plan, contributions, fuse(frame, plan, contributions))
+    return seal_bundle(frame, plan, contributions, fuse(frame, plan, contributions, proposals))
 
 
-def fuse(frame: RequestFrame, plan: Plan, contributions: Mapping[PartName, LayerContribution]) -> Finished:
+def fuse(
+    frame: RequestFrame,
+    plan: Plan,
+    contributions: Mapping[PartName, LayerContribution],
+    proposals: Sequence[PluginProposal] = (),
+) -> Finished:
     """Rank, make room for the pins, pack each layer, join, count, seal the budget, and spend it.
 
-    Raises UnknownStrategy, PinsExceedWindow.
+    `proposals` are what `plan.plugins` said to these contributions. Raises UnknownStrategy, PinsExceedWindow.
     """
     fusion, counter, request = plan.fusion, plan.counter, frame.request
     candidates = fusion.rank(
         frame,
         contributions,
-        budget_tokens=plan.effective.total - plan.effective.output,
+        budget_tokens=plan.content_tokens,
+        proposals=proposals,
     )
     filled: list[PartName] = [layer for layer in CONTENT_LAYERS if candidates.scored[layer]]
     floor_sections: dict[PartName, str] = {layer: candidates.floor_section(layer) for layer in filled}

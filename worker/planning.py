@@ -14,8 +14,9 @@ from worker.budget.layers import ContextBudget, requested_budget
 from worker.budget.models import ModelSpec, Window, resolve_window
 from worker.budget.tokens import TokenCounter, counter_for
 from worker.errors import BudgetTooSmall
-from worker.fusion.pipeline import FusionPipeline, built_in_strategies, default_components
+from worker.fusion.pipeline import FusionPipeline, default_components
 from worker.fusion.sections import Fence, fence_for
+from worker.fusion.strategies.registry import BUILT_IN, StrategyRegistry
 from worker.ports import RequestFrame, Scope, Subject
 
 _NOTHING_ASKED: Final = BudgetRequest()
@@ -32,14 +33,22 @@ class ContentPolicy:
     default_model: str
     subjects: Mapping[str, Subject]
     default_strategy: str
+    strategies: StrategyRegistry = BUILT_IN
+    """What requests may name."""
     counter: TokenCounter | None = None
     """Counts for every model, in place of the one that its encoding names."""
+    unmasked_projects: frozenset[str] = frozenset()
+    """Whose retrieved text is shown as it is, credentials and all."""
+    settings_digest: str = ""
+    """Of the settings that shape content, as receipts name it; so is the next."""
+    code_version: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """The window of one request, before anything was gathered."""
 
+    policy: ContentPolicy
     window: Window
     counter: TokenCounter
     requested: ContextBudget
@@ -47,20 +56,30 @@ class Plan:
     overhead: Overhead
     preamble: str
     fusion: FusionPipeline
+    plugins: tuple[str, ...]
+    """The strategies of the request that run in processes of their own."""
+
+    @property
+    def content_tokens(self) -> int:
+        """What the content layers may spend together: all but the answer, `system` and `user`."""
+        budget = self.effective
+        return budget.total - budget.output - budget.system - budget.user
 
 
 def plan_request(frame: RequestFrame, scope: Scope, policy: ContentPolicy) -> Plan:
     """The window, the counter, and the effective budget before pins: overhead paid, system and user seated.
 
-    A window too small for the preamble does without it. Raises UnknownModel, UnknownLayer,
+    A window too small for the preamble does without it. Raises UnknownModel, UnknownStrategy, UnknownLayer,
     InvalidRequest, BudgetTooSmall.
     """
     request = frame.request
+    strategies = policy.strategies.check(request.strategy or policy.default_strategy)
     window = resolve_window(request, models=policy.models, default_model=policy.default_model)
     counter = policy.counter or counter_for(window.encoding, safety_factor=window.safety_factor)
     asked = request.budget or _NOTHING_ASKED
     requested = requested_budget(total=window.total_tokens, layers=asked.layers)
-    fusion = _fusion(fence_for(scope), counter, policy.default_strategy)
+    fusion = _fusion(fence_for(scope), counter, policy.default_strategy, policy.strategies)
+    plugins = tuple([name for name in strategies if name in policy.strategies.plugins])
     preamble = fusion.preamble(frame, max_tokens=window.total_tokens)
     client, framing = asked.client_overhead_tokens, window.framing_tokens
     quick = (
@@ -71,6 +90,7 @@ def plan_request(frame: RequestFrame, scope: Scope, policy: ContentPolicy) -> Pl
     def seat(text: str, system_tokens: int, user_tokens: int) -> Plan:
         overhead = Overhead(client=client, framing=framing, preamble=_preamble_tokens(counter, text))
         return Plan(
+            policy=policy,
             window=window,
             counter=counter,
             requested=requested,
@@ -80,6 +100,7 @@ def plan_request(frame: RequestFrame, scope: Scope, policy: ContentPolicy) -> Pl
             overhead=overhead,
             preamble=text,
             fusion=fusion,
+            plugins=plugins,
         )
 
     with suppress(BudgetTooSmall):
@@ -91,10 +112,12 @@ def plan_request(frame: RequestFrame, scope: Scope, policy: ContentPolicy) -> Pl
 
 
 @lru_cache(maxsize=4_096)
-def _fusion(fence: Fence, counter: TokenCounter, default_strategy: str) -> FusionPipeline:
+def _fusion(
+    fence: Fence, counter: TokenCounter, default_strategy: str, strategies: StrategyRegistry
+) -> FusionPipeline:
     """The pipeline of a thread's requests; it holds nothing of any one of them."""
     components = default_components(fence=fence, counter=counter, default_strategy=default_strategy)
-    return FusionPipeline(components, built_in_strategies(), fence)
+    return FusionPipeline(components, strategies.in_process, fence)
 
 
 @lru_cache(maxsize=4_096)

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from schemas.codes import PARTS, PartName
 from worker.fusion.deduplicator import ExactDeduplicator
 from worker.fusion.depth import AdmittingDepthResolver
-from worker.fusion.orchestration import (
-    MergingStrategyExecutor,
-    NamedStrategySelector,
-    ProportionalBudgetAllocator,
-)
+from worker.fusion.executing import MergingStrategyExecutor
+from worker.fusion.orchestration import NamedStrategySelector, ProportionalBudgetAllocator
 from worker.fusion.orderer import DocumentOrderer
 from worker.fusion.packer import GreedyBudgetPacker, floor_placements, place, section_text
 from worker.fusion.preamble import ReadingPreamble
@@ -24,6 +21,7 @@ from worker.fusion.protocols import (
     ContextStrategy,
     DetailDepthResolver,
     DetailLevels,
+    Execution,
     FragmentDeduplicator,
     FragmentOrderer,
     FragmentScorer,
@@ -35,11 +33,12 @@ from worker.fusion.protocols import (
     PreambleGenerator,
     ScoredFragment,
     StrategyExecutor,
+    StrategyFailure,
     StrategySelector,
 )
 from worker.fusion.scorer import SourceRelevanceScorer
 from worker.fusion.sections import SECTION_GAP, Fence
-from worker.fusion.strategies import LayeredStrategy
+from worker.fusion.strategies.recorded import PluginProposal, RecordedStrategy
 from worker.ports import LayerContribution, RequestFrame, TokenCounter
 
 
@@ -63,7 +62,7 @@ def default_components(*, fence: Fence, counter: TokenCounter, default_strategy:
     return Components(
         selector=NamedStrategySelector(default_strategy),
         allocator=ProportionalBudgetAllocator(),
-        executor=MergingStrategyExecutor(),
+        executor=MergingStrategyExecutor(counter),
         deduplicator=ExactDeduplicator(),
         depth_resolver=AdmittingDepthResolver(fence),
         scorer=SourceRelevanceScorer(),
@@ -73,11 +72,6 @@ def default_components(*, fence: Fence, counter: TokenCounter, default_strategy:
     )
 
 
-def built_in_strategies() -> dict[str, ContextStrategy]:
-    """The strategies that a request may name."""
-    return {strategy.name: strategy for strategy in (LayeredStrategy(),)}
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidates:
     """After scoring and before packing: what each layer could show, and what its pins need at least."""
@@ -85,7 +79,7 @@ class Candidates:
     frames: Mapping[PartName, Frame]
     scored: Mapping[PartName, Sequence[ScoredFragment]]
     levels: DetailLevels
-    strategies_used: tuple[str, ...]
+    execution: Execution
     escaped_delimiters: int
     orderer: FragmentOrderer
 
@@ -94,11 +88,20 @@ class Candidates:
         floors = floor_placements(self.scored[layer], self.levels)
         return self._section(layer, floors)
 
+    @property
+    def strategies_used(self) -> tuple[str, ...]:
+        """Those whose proposals the candidates are."""
+        return self.execution.strategies_used
+
     def whole_section(self, layer: PartName) -> str:
-        """The layer's section with everything at its deepest; empty where it has no fragments."""
+        """The layer's section with all that asks for room at its deepest; empty where nothing does."""
         return self._section(
             layer,
-            [place(item, self.levels[item.fragment.key][0], rule="whole") for item in self.scored[layer]],
+            [
+                place(item, self.levels[item.fragment.key][0], rule="whole")
+                for item in self.scored[layer]
+                if item.asks_for_room
+            ],
         )
 
     def pins(self, layer: PartName) -> list[str]:
@@ -126,18 +129,29 @@ class FusionPipeline:
         contributions: Mapping[PartName, LayerContribution],
         *,
         budget_tokens: int,
+        proposals: Sequence[PluginProposal] = (),
     ) -> Candidates:
-        """Select strategies, share the budget, execute, deduplicate, resolve depths, score."""
+        """Select strategies, share the budget, execute, deduplicate, resolve depths, score.
+
+        `proposals` are what the plug-ins that the request names said. Raises UnknownStrategy.
+        """
         parts = self._components
         backends = BackendSet(contributions=contributions)
         plan_context = PlanContext(task_type=frame.task_type, as_of=frame.as_of)
-        selected = parts.selector.select(self._strategies, frame, backends)
-        strategies_used = tuple([candidate.strategy.name for candidate in selected])
-        if not any(contribution.fragments for contribution in contributions.values()):
-            return _no_candidates(strategies_used, parts.orderer)
+        selected = parts.selector.select(self._known(proposals), frame, backends)
+        stood_in_for = tuple([failure for candidate in selected for failure in candidate.failures])
+        if not any(contribution.fragments for contribution in contributions.values()) and not proposals:
+            names = tuple([candidate.strategy.name for candidate in selected])
+            return _no_candidates(names, stood_in_for, parts.orderer)
         allocations = parts.allocator.allocate(selected, budget_tokens, frame)
-        proposed = parts.executor.execute(allocations, frame, backends, plan_context)
-        distinct = parts.deduplicator.deduplicate(proposed)
+        execution = parts.executor.execute(allocations, frame, backends, plan_context)
+        if stood_in_for or proposals:
+            execution = replace(
+                execution,
+                failures=(*stood_in_for, *execution.failures),
+                clamped_scores=execution.clamped_scores + sum(p.clamped_scores for p in proposals),
+            )
+        distinct = parts.deduplicator.deduplicate(execution.fragments)
         levels, escaped = parts.depth_resolver.resolve(distinct, budget_tokens)
         scored = parts.scorer.score(distinct, plan_context)
         return Candidates(
@@ -146,9 +160,9 @@ class FusionPipeline:
                 for layer, contribution in contributions.items()
                 if contribution.fragments
             },
-            scored=_by_layer(scored),
+            scored=_by_layer(_as_proposed(scored, execution)),
             levels=levels,
-            strategies_used=strategies_used,
+            execution=execution,
             escaped_delimiters=escaped,
             orderer=parts.orderer,
         )
@@ -178,6 +192,13 @@ class FusionPipeline:
         )
         return text + SECTION_GAP if text else ""
 
+    def _known(self, proposals: Sequence[PluginProposal]) -> Mapping[str, ContextStrategy]:
+        """The strategies by name, those that ran elsewhere as what was recorded of them."""
+        if not proposals:
+            return self._strategies
+        recorded = {proposal.name: RecordedStrategy(proposal) for proposal in proposals}
+        return {**self._strategies, **recorded}
+
     def _frame(self, layer: PartName, contribution: LayerContribution) -> Frame:
         sources = {p.resource_type for f in contribution.fragments for p in f.provenance}
         return Frame(
@@ -188,16 +209,44 @@ class FusionPipeline:
 
 
 @lru_cache(maxsize=256)
-def _no_candidates(strategies_used: tuple[str, ...], orderer: FragmentOrderer) -> Candidates:
+def _no_candidates(
+    strategies_used: tuple[str, ...], failures: tuple[StrategyFailure, ...], orderer: FragmentOrderer
+) -> Candidates:
     """Where no source gave a fragment there is nothing to share, merge or score."""
     return Candidates(
         frames={},
         scored=dict.fromkeys(PARTS, ()),
         levels={},
-        strategies_used=strategies_used,
+        execution=Execution(
+            fragments=(),
+            proposed_by={},
+            priorities={},
+            beyond_share=frozenset(),
+            strategies_used=strategies_used,
+            failures=failures,
+        ),
         escaped_delimiters=0,
         orderer=orderer,
     )
+
+
+def _as_proposed(scored: Sequence[ScoredFragment], execution: Execution) -> Sequence[ScoredFragment]:
+    """With the strategies' priorities: of what one fragment speaks for, the best counts."""
+    priorities, beyond = execution.priorities, execution.beyond_share
+    if not priorities:
+        return scored
+    ranked: list[ScoredFragment] = []
+    for item in scored:
+        keys = [item.fragment.key, *(absorbed.key for absorbed in item.fragment.absorbed)]
+        known = [key for key in keys if key in execution.proposed_by]
+        ranked.append(
+            replace(
+                item,
+                priority=min((priorities.get(key, 0) for key in known), default=0),
+                asks_for_room=item.fragment.is_pinned or any(key not in beyond for key in known),
+            )
+        )
+    return ranked
 
 
 def _by_layer(scored: Sequence[ScoredFragment]) -> dict[PartName, list[ScoredFragment]]:

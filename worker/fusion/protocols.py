@@ -14,15 +14,24 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal, Protocol
 
-from schemas.codes import PartName, TaskType
+from schemas.codes import PARTS, PartName, TaskType
 from worker.ports import Fragment, LayerContribution, Rendering, RequestFrame, TokenCounter
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackendSet:
-    """What strategies may draw on: the gathered contributions, by layer."""
+    """What strategies may draw on: the gathered contributions, by layer.
+
+    What the graph knows of a fragment came with it, so no strategy asks a store, and a bundle can be made
+    again from what was gathered alone.
+    """
 
     contributions: Mapping[PartName, LayerContribution]
+
+    def fragments(self) -> list[Fragment]:
+        """All of them, in the order of the layers and of their sources."""
+        held = [self.contributions[layer] for layer in PARTS if layer in self.contributions]
+        return [fragment for contribution in held for fragment in contribution.fragments]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,15 +44,29 @@ class PlanContext:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StrategyCapabilities:
-    """What a strategy makes use of; `quality_score` (0 to 1) breaks ties between equal confidences."""
+    """What a strategy makes use of, and how its proposals are taken.
+
+    A plug-in is sent what it makes use of and nothing else.
+    """
 
     uses_text: bool = False
+    """Renderings."""
     uses_vector: bool = False
+    """No fragment has a vector here: a strategy that needs them is refused."""
     uses_graph: bool = False
+    """Metadata, distance and relevance tier."""
     uses_temporal: bool = False
+    """When the content came about."""
     uko_levels: tuple[int, ...] = ()
+    """The depths of the renderings that it reads; all where empty."""
     resource_types: tuple[str, ...] = ()
+    """The types of source that it ranks; all where empty. What others gave is left to `layered`."""
     quality_score: float = 0.5
+    """Over 0, to 1: weighs its share where several strategies are equally sure of themselves."""
+    order: Literal["own", "score"] = "own"
+    """What decides between its proposals: the place that it gave them, or the scorer."""
+    competes: Literal["within_layers", "across_layers"] = "across_layers"
+    """Whether the fragments of one layer compete with those of others for its tokens."""
 
 
 class ContextStrategy(Protocol):
@@ -66,7 +89,10 @@ class ContextStrategy(Protocol):
     def assemble(
         self, request: RequestFrame, backends: BackendSet, budget: int, plan_context: PlanContext
     ) -> Sequence[Fragment]:
-        """Candidates, best first. `budget` is its share in tokens: a hint, packing decides."""
+        """Candidates, best first, out of those in `backends`; their relevance may be another one.
+
+        `budget` is what they may take in tokens. Those beyond it fill what room is left.
+        """
         ...
 
     def explain(self) -> str:
@@ -80,6 +106,8 @@ class Candidate:
 
     strategy: ContextStrategy
     confidence: float
+    failures: tuple[StrategyFailure, ...] = ()
+    """The strategies that were asked for and that it stands in for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,18 +118,72 @@ class Allocation:
     budget_tokens: int
 
 
+FailureCode = Literal[
+    "cannot_handle", "plugin_error", "plugin_timeout", "plugin_died", "plugin_foreign", "plugin_missing"
+]
+"""Why `layered` works in a strategy's place: it said that it cannot handle the request; it raised, or said
+what is no answer; it took too long; its process ended; it proposed what it was not given; or nothing was
+recorded of it where a bundle is made again."""
+
+
+class StrategyFailed(Exception):
+    """A strategy has nothing to propose, for this reason."""
+
+    def __init__(self, code: FailureCode) -> None:
+        """Fail for this reason."""
+        super().__init__(code)
+        self.code: FailureCode = code
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StrategyFailure:
+    """A strategy whose share went to `layered`, and why."""
+
+    name: str
+    code: FailureCode
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Execution:
+    """What the strategies propose together."""
+
+    fragments: Sequence[Fragment]
+    """Each once, best first."""
+    proposed_by: Mapping[str, tuple[str, ...]]
+    """Strategies by fragment key; none for a pin that no strategy proposed, and that stays for all that."""
+    priorities: Mapping[str, int]
+    """By fragment key: the lower, the earlier it is packed in its layer; 0 where absent."""
+    beyond_share: frozenset[str]
+    """Keys of what no strategy's share had room for: it gets what others leave, and asks for none."""
+    strategies_used: tuple[str, ...] = ()
+    failures: tuple[StrategyFailure, ...] = ()
+    clamped_scores: int = 0
+    """How many relevances a strategy gave that are no number, or not between 0 and 1."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScoredFragment:
     """A fragment and its final score, 0 to 1, rounded to six decimals."""
 
     fragment: Fragment
     score: float
+    priority: int = 0
+    """Where a strategy ranks by itself: its place, 0 first. It comes before the score."""
+    asks_for_room: bool = True
+    """Whether other layers may have to lend for it; else it takes what its own layer has left."""
 
     @property
-    def order_key(self) -> tuple[bool, float, int, str, int]:
-        """Packing order: pins, then score, then the source's rank, then the node id. Never time."""
+    def order_key(self) -> tuple[bool, int, float, int, str, int]:
+        """Packing order: pins, the strategy's priority, score, the source's rank, the node id. Never time."""
         fragment = self.fragment
-        return (not fragment.is_pinned, -self.score, fragment.rank, fragment.node, fragment.position)
+        return (
+            not fragment.is_pinned,
+            self.priority,
+            -self.score,
+            fragment.rank,
+            fragment.node,
+            fragment.position,
+        )
 
 
 PlacedRule = Literal["whole", "pinned_floor", "fits", "shallower", "name", "cut"]
@@ -186,8 +268,11 @@ class StrategyExecutor(Protocol):
         request: RequestFrame,
         backends: BackendSet,
         plan_context: PlanContext,
-    ) -> list[Fragment]:
-        """Candidates of all strategies, each fragment once."""
+    ) -> Execution:
+        """Candidates of all strategies, each fragment once, every pin among them.
+
+        A strategy that fails has its share go to `layered`; nothing that it does is raised here.
+        """
         ...
 
 
