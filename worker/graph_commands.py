@@ -87,6 +87,7 @@ async def _deliver(settings: Settings, order: PackOrder, counter: TokenCounter) 
                 Scope(project_id=order.project_id, thread_id=None),
                 budget_tokens=order.budget_tokens,
                 counter=counter,
+                layout="file",
             )
         except Unavailable:
             answered, reason = None, "graph_unavailable"

@@ -75,6 +75,7 @@ def run_task(task: Task, snapshot: Snapshot, options: EvaluationOptions) -> Iter
             requester="human",
             encoding=options.counter.name,
             budget_tokens=budget_tokens,
+            layout="prompt",
         )
         written = write_pack(selection, snapshot, head, sizes=sizes)
         bodies, names = shown(written, snapshot)

@@ -66,6 +66,8 @@ class PackSection:
     """As it stands in the file, without blank lines at its end."""
     node: PackNode | None
     """None where the section is plain text: it can be shown, not cited."""
+    body: str
+    """What stands below the node line; the text where there is none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,7 +106,8 @@ def _split_sections(body: str) -> Iterator[PackSection]:
         while section and not section[-1].strip():
             section.pop()
         if section:
-            yield PackSection(text="\n".join(section).rstrip("\r"), node=_read_node(section))
+            text, node = "\n".join(section).rstrip("\r"), _read_node(section)
+            yield PackSection(text=text, node=node, body=text if node is None else _below_node(section))
 
 
 def _section_starts(lines: Sequence[str]) -> Iterator[int]:
@@ -155,6 +158,12 @@ def _read_node(section: Sequence[str]) -> PackNode | None:
         score=float(node["score"]),
         tokens=int(node["tokens"]),
     )
+
+
+def _below_node(section: Sequence[str]) -> str:
+    """What follows the section's node line, which is the first below its heading that is not blank."""
+    line = next(number for number, text in enumerate(section) if number and text.strip())
+    return "\n".join(section[line + 1 :]).rstrip("\r")
 
 
 # --- Front matter ------------------------------------------------------------------------------------

@@ -1,22 +1,21 @@
 """Writes a selection as a pack file, exactly as `worker.graph.pack_file` reads it, within an exact budget.
 
-The budget is that of the whole text, front matter and provenance lines included. It is counted part by part:
-the packaged encodings split where two parts meet, so the sum is what the joined text has. Under any other
-counter the joined text is counted too; should it have more than its parts, sections give way from the end.
+The budget is that of the whole file, or of what a prompt shows of it, as the head says. It is counted part by
+part: the packaged encodings split where two parts meet, so the sum is what the joined text has. Under any
+other counter the joined text is counted too; should it have more than its parts, the worst sections give way.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, cast
 
 import yaml
 
-from worker.graph.model import Node
-from worker.graph.packing import Packed, PackedNode, TextSizes, lists_text, pack
-from worker.graph.rendering import one_line, short_name
+from worker.graph.packing import Packed, PackedNode, SectionWriter, TextSizes, lists_of, pack
+from worker.graph.rendering import one_line
+from worker.graph.sections import LINE_END, SEPARATOR, FileSections, Layout, PromptSections, by_file
 from worker.graph.selection import EmptyReason, Selection
 from worker.graph.snapshot import Snapshot
 
@@ -25,10 +24,7 @@ MAX_FRAME_MENTIONS: Final = 3
 SNAPSHOT_CHARS: Final = 16
 """Of the snapshot's id, as many as of the text's digest: the whole would take as much as a short function."""
 _MAX_MENTION_CHARS: Final = 60
-_SEPARATOR: Final = "\n\n"
-_ID: Final = re.compile(r"[^\x00-\x20\x7f](?:[^\x00-\x1f\x7f]{0,1022}[^\x00-\x20\x7f])?")
 _FIXED_POINT_ROUNDS: Final = 4
-_USUAL_FIGURES_TOKENS: Final = 27
 
 _REASONS: Final[Mapping[EmptyReason, str]] = {
     "graph_unavailable": "The graph could not be read, so nothing was selected.",
@@ -45,11 +41,13 @@ class PackHead:
     requester: str
     encoding: str
     budget_tokens: int
+    layout: Layout = "file"
+    """What the budget is spent on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WrittenPack:
-    """A pack file, and what it spent: the tokens of the whole text."""
+    """A pack file, and what it spent: the tokens of the whole text, or of what a prompt shows of it."""
 
     text: str
     spent_tokens: int
@@ -65,18 +63,23 @@ def write_pack(selection: Selection, snapshot: Snapshot, head: PackHead, *, size
     if selection.reason is not None:
         return write_empty_pack(head, reason=selection.reason, sizes=sizes, selection=selection)
     front = _FrontMatter.of(head, selection)
-    room = max(0, head.budget_tokens - front.tokens(head.budget_tokens, sizes))
-    packed = pack(selection, snapshot, SectionLines(sizes), budget_tokens=room, sizes=sizes)
-    bodies, lists = list(packed.bodies), lists_text(packed)
+    if head.layout == "prompt":
+        room, writer = head.budget_tokens, PromptSections(sizes)
+    else:
+        room, writer = head.budget_tokens - front.tokens(head.budget_tokens, sizes), FileSections(sizes)
+    packed = pack(selection, snapshot, writer, budget_tokens=max(0, room), sizes=sizes)
+    bodies, lists = list(packed.bodies), lists_of(packed)
     while True:
-        body_tokens = _body_tokens(bodies, lists, sizes)
-        text, spent = _spent(front, _join(bodies, lists), head.budget_tokens, sizes, body_tokens=body_tokens)
+        body = _file_body(bodies, lists)
+        if head.layout == "prompt":
+            spent = _prompt_tokens(bodies, lists, writer, sizes)
+            text = front.text(spent) + body
+        else:
+            body_tokens = _file_tokens(bodies, lists, sizes)
+            text, spent = _spent(front, body, head.budget_tokens, sizes, body_tokens=body_tokens)
         if spent <= head.budget_tokens or not (bodies or lists):
             return WrittenPack(text=text, spent_tokens=spent, packed=packed)
-        if lists:
-            lists = ""
-        else:
-            bodies.pop()
+        (lists or bodies).pop()
 
 
 def write_empty_pack(
@@ -86,64 +89,54 @@ def write_empty_pack(
     front = _FrontMatter.of(head, selection, reason=reason)
     for body in (f"{_REASONS[reason]}\n", ""):
         body_tokens = sizes.counter.count(body)
-        text, spent = _spent(front, body, head.budget_tokens, sizes, body_tokens=body_tokens)
+        if head.layout == "prompt":
+            text, spent = front.text(body_tokens) + body, body_tokens
+        else:
+            text, spent = _spent(front, body, head.budget_tokens, sizes, body_tokens=body_tokens)
         if spent <= head.budget_tokens:
             break
     return WrittenPack(text=text, spent_tokens=spent, packed=None)
 
 
-class SectionLines:
-    """The section of a pack file: heading, provenance line, fenced body. For one pack."""
-
-    def __init__(self, sizes: TextSizes) -> None:
-        """Count with `sizes`."""
-        self._sizes = sizes
-        self._figures_tokens = _USUAL_FIGURES_TOKENS
-
-    def __call__(
-        self, number: int, node: Node, *, template: str, rank: int, score: float, body: str, body_tokens: int
-    ) -> tuple[str, int]:
-        """The section, whose provenance line says what the section itself costs, that line included."""
-        del number
-        heading = f"## {node.label} {short_name(node)}\n"
-        if not is_citable(node.id):
-            # It would not read back as provenance; the code is shown all the same.
-            return heading + body, self._sizes.of(heading) + body_tokens
-        start = f"{heading}<!-- node: {node.id}"
-        # Encodings split before a blank between two other characters, so the two parts add up.
-        fixed_tokens = self._sizes.of(start) + body_tokens
-        tokens = fixed_tokens + self._figures_tokens
-        figures = ""
-        for _ in range(_FIXED_POINT_ROUNDS):
-            # The number stands in the text that it counts.
-            figures = f" | template: {template} | rank: {rank} | score: {score:.6f} | tokens: {tokens} -->\n"
-            self._figures_tokens = self._sizes.of_figures(figures)
-            if fixed_tokens + self._figures_tokens == tokens:
-                break
-            tokens = fixed_tokens + self._figures_tokens
-        return f"{start}{figures}{body}", tokens
+def _file_body(bodies: Sequence[PackedNode], lists: Sequence[str]) -> str:
+    sections = [section.text for section in by_file([item.section for item in bodies])]
+    parts = [*sections, *lists]
+    return SEPARATOR.join(parts) + "\n" if parts else ""
 
 
-def is_citable(node_id: str) -> bool:
-    """Whether a provenance line can hold the id."""
-    return _ID.fullmatch(node_id) is not None and "-->" not in node_id
+def _prompt_body(bodies: Sequence[PackedNode], lists: Sequence[str]) -> str:
+    lines: list[str] = []
+    heading = ""
+    for section in by_file([item.section for item in bodies]):
+        if section.file_heading and section.file_heading != heading:
+            lines.append(section.file_heading)
+        heading = section.file_heading
+        lines.append(section.shown)
+    return "".join(line + LINE_END for line in (*lines, *lists))
 
 
-def _join(bodies: list[PackedNode], lists: str) -> str:
-    parts = [item.text for item in bodies]
-    if lists:
-        parts.append(lists)
-    return _SEPARATOR.join(parts) + "\n" if parts else ""
-
-
-def _body_tokens(bodies: list[PackedNode], lists: str, sizes: TextSizes) -> int:
-    """Tokens of what `_join` gives back."""
+def _file_tokens(bodies: Sequence[PackedNode], lists: Sequence[str], sizes: TextSizes) -> int:
+    """Tokens of `_file_body`."""
     if not sizes.adds_up or not (bodies or lists):
-        return sizes.counter.count(_join(bodies, lists))
+        return sizes.counter.count(_file_body(bodies, lists))
     # A section ends with a fence and a blank line and begins with a "#", so encodings split between them.
-    last = lists or bodies[-1].text
-    before = bodies if lists else bodies[:-1]
-    return sum(item.tokens for item in before) + sizes.counter.count(f"{last}\n")
+    sections = by_file([item.section for item in bodies])
+    last = SEPARATOR.join(lists) or sections.pop().text
+    return sum(section.tokens for section in sections) + sizes.counter.count(f"{last}\n")
+
+
+def _prompt_tokens(
+    bodies: Sequence[PackedNode], lists: Sequence[str], writer: SectionWriter, sizes: TextSizes
+) -> int:
+    """Tokens of `_prompt_body`."""
+    if not sizes.adds_up:
+        return sizes.counter.count(_prompt_body(bodies, lists))
+    headings = {item.section.file_heading for item in bodies}
+    return (
+        sum(item.section.tokens for item in bodies)
+        + sum(map(writer.file_tokens, sorted(headings)))
+        + sizes.counter.count("".join(part + LINE_END for part in lists))
+    )
 
 
 def _spent(
@@ -209,6 +202,8 @@ class _FrontMatter:
             }
         else:
             fields["frame"] = {"requester": head.requester}
+        if head.layout != "file":
+            fields["layout"] = head.layout
         fields |= {"encoding": head.encoding, "budget": head.budget_tokens, "spent": 0}
         if reason is not None:
             fields["reason"] = reason

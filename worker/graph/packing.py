@@ -28,10 +28,6 @@ NAMES_HEADING: Final = "## Related, by name only"
 CHANGES_HEADING: Final = "## Recent changes"
 PATTERNS_HEADING: Final = "## Similar patterns"
 
-_LEAST_SECTION_TOKENS: Final = 48
-"""A section with its provenance hardly ever takes less, so with less room there is no point in trying."""
-_LEAST_HEAD_TOKENS: Final = 24
-"""Nor its heading and provenance less than this."""
 _MAX_LISTED: Final = 3
 _MAX_LINE_CHARS: Final = 100
 _ZEROS: Final = str.maketrans("123456789", "000000000")
@@ -43,18 +39,29 @@ code has three to four. What is left out so must not depend on what was counted 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Section:
+    """A node that is shown in full."""
+
+    text: str
+    """As it reads in a file, without the blank line that separates it from the next."""
+    shown: str
+    """As it reads in a prompt, below the heading of its file."""
+    file_heading: str
+    """The line above all sections of its file in a prompt; empty where it stands for itself."""
+    tokens: int
+    """In the layout that is paid for, with the line that ends it but without the heading of the file."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PackedNode:
-    """A node that is shown in full: its place in the ranking, its section and what that costs."""
+    """A node that is shown in full: its place in the ranking, and its section."""
 
     number: int
     rank: int
     score: float
     node: Node
     template: str
-    text: str
-    """As the section reads, without the blank line that separates it from the next."""
-    tokens: int
-    """With that blank line."""
+    section: Section
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,15 +91,21 @@ class Packed:
 
 
 class SectionWriter(Protocol):
-    """How a node's section reads, and what it costs."""
+    """Writes the sections of one pack and says what they cost in one layout."""
 
-    def __call__(
-        self, number: int, node: Node, *, template: str, rank: int, score: float, body: str, body_tokens: int
-    ) -> tuple[str, int]:
-        """The section's text, and its tokens with the blank line that separates it from the next.
+    least_tokens: int
+    """With less room there is no point in trying another section."""
+    ending: str
+    """What ends a body, counted with it."""
 
-        `body` is fenced; `body_tokens` are its own with that blank line.
-        """
+    def section(
+        self, node: Node, *, template: str, rank: int, score: float, body: str, body_tokens: int
+    ) -> Section:
+        """The section of a node. `body` is fenced; `body_tokens` are its own with `ending`."""
+        ...
+
+    def file_tokens(self, file_heading: str) -> int:
+        """What the heading of a file costs, once, with the line's end."""
         ...
 
 
@@ -110,14 +123,17 @@ class TextSizes:
         self.adds_up = counter.exact and self.groups_digits
         """Whether texts cut before a line that begins with no blank or slash have the tokens of the whole."""
         self._names: dict[int, tuple[str, int] | None] = {}
-        self._bodies: dict[tuple[int, bool], tuple[int, int | None]] = {}
+        self._bodies: dict[tuple[int, bool, str], tuple[int, int | None]] = {}
         self._texts: dict[str, int] = {}
 
     def body(
-        self, number: int, node: Node, *, keeps_docstring: bool, limit_tokens: int
+        self, number: int, node: Node, *, keeps_docstring: bool, ending: str, limit_tokens: int
     ) -> tuple[str, int] | None:
-        """A node's fenced body and its tokens, or None where it has none or is too long for the limit."""
-        key = (number, keeps_docstring)
+        """A node's fenced body and its tokens, those of what ends it included.
+
+        None where it has none or is too long for the limit.
+        """
+        key = (number, keeps_docstring, ending)
         chars, tokens = self._bodies.get(key, (0, None))
         if chars > limit_tokens * _CHARS_A_TOKEN or (tokens is not None and tokens > limit_tokens):
             return None
@@ -127,7 +143,7 @@ class TextSizes:
         text = fenced(body)
         if tokens is None:
             is_hopeless = len(text) > limit_tokens * _CHARS_A_TOKEN
-            tokens = None if is_hopeless else self.counter.count(f"{text}\n\n")
+            tokens = None if is_hopeless else self.counter.count(text + ending)
             self._bodies[key] = (len(text), tokens)
         return None if tokens is None or tokens > limit_tokens else (text, tokens)
 
@@ -158,7 +174,7 @@ class TextSizes:
 def pack(
     selection: Selection,
     snapshot: Snapshot,
-    write: SectionWriter,
+    writer: SectionWriter,
     *,
     budget_tokens: int,
     sizes: TextSizes,
@@ -171,7 +187,7 @@ def pack(
     """
     reserve = int(budget_tokens * names_share)
     room = _Room(budget_tokens - reserve)
-    bodies, rest, skipped = _bodies(selection, snapshot, write, room, sizes)
+    bodies, rest, skipped = _bodies(selection, snapshot, writer, room, sizes)
     room.left += reserve
     changes = _lines(snapshot, selection.changes, room, sizes, heading=CHANGES_HEADING, line_of=_change_line)
     patterns = _lines(
@@ -187,8 +203,8 @@ def pack(
     )
 
 
-def lists_text(packed: Packed) -> str:
-    """What stands below the bodies; empty where there is nothing."""
+def lists_of(packed: Packed) -> list[str]:
+    """What stands below the bodies, each list with its heading; those that are empty are left out."""
     parts: list[str] = []
     if packed.changes:
         parts.append("\n".join((CHANGES_HEADING, *packed.changes)))
@@ -197,7 +213,7 @@ def lists_text(packed: Packed) -> str:
     if packed.names:
         lines = (f"{file.path}: {', '.join(file.names)}" for file in packed.names)
         parts.append("\n".join((NAMES_HEADING, *lines)))
-    return "\n\n".join(parts)
+    return parts
 
 
 @dataclass(slots=True)
@@ -213,38 +229,49 @@ class _Room:
 
 
 def _bodies(
-    selection: Selection, snapshot: Snapshot, write: SectionWriter, room: _Room, sizes: TextSizes
+    selection: Selection, snapshot: Snapshot, writer: SectionWriter, room: _Room, sizes: TextSizes
 ) -> tuple[list[PackedNode], list[int], int]:
     """The nodes that fit in full, the numbers of the others, and how many better ones were skipped."""
     bodies: list[PackedNode] = []
     rest: list[int] = []
+    files: set[str] = set()
     misses = skipped = 0
-    keeps_docstring = selection.template.keeps_docstrings
     for rank, (number, score) in enumerate(selection.ranked):
-        if room.left < _LEAST_SECTION_TOKENS or misses >= MAX_TRIED:
+        if room.left < writer.least_tokens or misses >= MAX_TRIED:
             rest += [number for number, _ in selection.ranked[rank : rank + MAX_NAMES]]
             break
         node = snapshot.nodes[number]
-        found = None
+        section = None
         if node.label != "Module":
-            limit_tokens = room.left - _LEAST_HEAD_TOKENS
-            found = sizes.body(number, node, keeps_docstring=keeps_docstring, limit_tokens=limit_tokens)
-        if found is not None:
-            template = selection.template_of(number)
-            text, tokens = write(
-                number, node, template=template, rank=rank, score=score, body=found[0], body_tokens=found[1]
+            found = sizes.body(
+                number,
+                node,
+                keeps_docstring=selection.template.keeps_docstrings,
+                ending=writer.ending,
+                limit_tokens=room.left,
             )
+            section = found and writer.section(
+                node,
+                template=selection.template_of(number),
+                rank=rank,
+                score=score,
+                body=found[0],
+                body_tokens=found[1],
+            )
+        if section is not None:
+            is_first = section.file_heading not in files
+            tokens = section.tokens + (writer.file_tokens(section.file_heading) if is_first else 0)
             if room.take(tokens):
                 skipped = misses
+                files.add(section.file_heading)
                 bodies.append(
                     PackedNode(
                         number=number,
                         rank=rank,
                         score=score,
                         node=node,
-                        template=template,
-                        text=text,
-                        tokens=tokens,
+                        template=selection.template_of(number),
+                        section=section,
                     )
                 )
                 continue

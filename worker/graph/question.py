@@ -14,6 +14,7 @@ from schemas.session import FailingTest
 from schemas.wire import canonical_json, sha256_hex
 from worker.graph.links import MAX_LINKED_CHARS, names_in
 from worker.graph.model import NodeRef
+from worker.graph.sections import Layout
 from worker.ports import RequestFrame, Scope
 
 MAX_PATHS: Final = 400
@@ -57,6 +58,7 @@ class Question:
     ranking: Ranking
     relevance: Relevance
     budget_tokens: int
+    layout: Layout
     encoding: str
     million_tokens: int
     """What a million tokens count as: models that share an encoding may differ in their safety factor."""
@@ -125,6 +127,7 @@ def ask(
     scope: Scope,
     *,
     budget_tokens: int,
+    layout: Layout,
     encoding: str,
     million_tokens: int = 1_000_000,
     policy: GraphPolicy,
@@ -157,6 +160,7 @@ def ask(
         ranking=request.ranking or policy.ranking,
         relevance=request.relevance or policy.relevance,
         budget_tokens=budget_tokens,
+        layout=layout,
         encoding=encoding,
         million_tokens=million_tokens,
         policy_digest=sha256_hex(canonical_json([policy.settings_digest, policy.code_version])),

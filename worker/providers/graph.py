@@ -9,6 +9,7 @@ from typing import Final
 
 from schemas.codes import PartName
 from worker.graph.pack_file import PackSection, parse_pack
+from worker.graph.sections import prompt_headings
 from worker.ports import GraphMeasures, LayerBudget, LayerContribution, RequestFrame, Scope
 from worker.providers.contribution import ContributionBuilder, no_content
 from worker.providers.graph_reader import Answered, GraphReader
@@ -59,7 +60,10 @@ class GraphProvider:
         layer = with_state_missing(layer, answered)
         if answer.is_relevance_missing and layer.status == "ok":
             layer = replace(layer, status="partial", reason="relevance_unavailable")
-        return replace(layer, measures=GraphMeasures(is_cache_hit=answered.is_hit, tiers=answer.tiers))
+        measures = GraphMeasures(
+            is_cache_hit=answered.is_hit, tiers=answer.tiers, snapshot_id=answer.snapshot_id
+        )
+        return replace(layer, measures=measures)
 
     async def _sections(self, pack: str, scope: Scope) -> LayerContribution:
         return await run_by_weight(
@@ -95,8 +99,11 @@ def with_unindexed(layer: LayerContribution, paths: Sequence[str]) -> LayerContr
 def build_pack(pack: str, *, project_id: str) -> LayerContribution:
     """The pack's sections as fragments in the order of the file, ranked as its node lines say.
 
-    Shorter than a section is its heading line. Plain text has the rank of the section above it, and says in
-    its metadata that it cannot be cited. Raises InvalidRequest as `parse_pack` does.
+    A prompt shows the code, with its file once above all of it that stands together, and no node lines: what
+    these say is in the fragments' metadata. Shorter than a section is the line that names it. Plain text has
+    the rank of the section above it, and says in its metadata that it cannot be cited.
+
+    Raises InvalidRequest as `parse_pack` does.
     """
     sections = parse_pack(pack, project_id=project_id).sections
     if not sections:
@@ -121,10 +128,12 @@ def _write_section(block: ContributionBuilder, section: PackSection, *, rank: in
             metadata={"citable": "false"},
         )
         return
+    headings = prompt_headings(kind=node.kind, name=node.name, node_id=node.node_id)
     block.add(
         f"pack://{node.node_id}",
-        section.text,
-        brief=f"## {node.kind} {node.name}",
+        headings.above(section.body.strip("\n")),
+        brief=headings.name,
+        group=headings.file,
         relevance=_RELEVANCE,
         rank=rank,
         is_divisible=True,

@@ -25,6 +25,7 @@ from worker.graph.packing import TextSizes
 from worker.graph.question import GraphPolicy, Question, Trouble, ask
 from worker.graph.refining import refine_order, relevance_facts
 from worker.graph.relevance import Refinement, RelevanceEngine
+from worker.graph.sections import Layout
 from worker.graph.selection import Selection, select
 from worker.graph.snapshot import Snapshot
 from worker.ports import PackCache, RequestFrame, Scope, TokenCounter
@@ -39,6 +40,9 @@ log = structlog.get_logger()
 
 _WAIT_SHARE: Final = 0.8
 """Of a layer's timeout, what is spent on waiting for a graph version."""
+
+LAYER_FRAME_TOKENS: Final = 48
+"""About what marks and heading around a layer take, so that a pack that fills the layer is not cut."""
 
 _SIZES_KEPT: Final = 8
 """Each keeps its snapshot alive, so an old version lives on in here for a while."""
@@ -88,18 +92,27 @@ class GraphReader:
         self._sizes: OrderedDict[tuple[int, TokenCounter], tuple[Snapshot, TextSizes]] = OrderedDict()
 
     async def answer(
-        self, frame: RequestFrame, scope: Scope, *, budget_tokens: int, counter: TokenCounter
+        self,
+        frame: RequestFrame,
+        scope: Scope,
+        *,
+        budget_tokens: int,
+        counter: TokenCounter,
+        layout: Layout = "prompt",
     ) -> Answered | None:
         """What the graph says to the request; None where the project was never indexed.
 
-        `budget_tokens` is the graph layer's. Raises StoreUnavailable; GraphBehind where the version that the
-        request wants to see does not come in time.
+        `budget_tokens` is the graph layer's, or with the layout `file` what the whole pack may take.
+
+        Raises StoreUnavailable; GraphBehind where the version that the request wants to see does not come in
+        time.
         """
         trouble = await self._trouble(frame, scope)
         question = ask(
             frame,
             scope,
             budget_tokens=budget_tokens,
+            layout=layout,
             encoding=counter.name,
             million_tokens=counter.scale(1_000_000),
             policy=self._policy,
@@ -248,11 +261,13 @@ def _write(
     sizes: TextSizes,
     refinement: Refinement | None,
 ) -> GraphAnswer:
+    around = LAYER_FRAME_TOKENS if question.layout == "prompt" else 0
     head = PackHead(
         project_id=question.project_id,
         requester=question.requester,
         encoding=question.encoding,
-        budget_tokens=question.budget_tokens,
+        budget_tokens=max(0, question.budget_tokens - around),
+        layout=question.layout,
     )
     return build_answer(
         selection,

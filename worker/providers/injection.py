@@ -93,7 +93,7 @@ class GraphInjector:
         reason = ""
         try:
             answered = await self._reader.answer(
-                frame, scope, budget_tokens=budget_tokens, counter=self._counter
+                frame, scope, budget_tokens=budget_tokens, counter=self._counter, layout="file"
             )
         except Unavailable as error:
             reason = "graph_unavailable"

@@ -105,7 +105,7 @@ def test_the_edited_function_is_found_and_every_pack_keeps_its_budget(repository
             repository,
             indexer,
             tasks,
-            EvaluationOptions(counter=counter_for("o200k_base"), budgets_tokens=(900, 120)),
+            EvaluationOptions(counter=counter_for("o200k_base"), budgets_tokens=(900, 20)),
             on_progress=lambda done, total: seen.append((done, total)),
         )
     )

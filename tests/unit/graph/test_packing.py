@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import re
+from itertools import groupby
 
 import pytest
 from hypothesis import given, settings
@@ -13,10 +14,13 @@ from worker.graph.history import COMMITTED_AT
 from worker.graph.links import link_request
 from worker.graph.model import Node
 from worker.graph.pack_file import parse_pack
-from worker.graph.pack_writer import PackHead, WrittenPack, is_citable, write_empty_pack, write_pack
-from worker.graph.packing import NAMES_HEADING, TextSizes
+from worker.graph.pack_writer import PackHead, WrittenPack, write_empty_pack, write_pack
+from worker.graph.packing import NAMES_HEADING, NAMES_SHARE, TextSizes
+from worker.graph.sections import FileSections, Layout, is_citable
 from worker.graph.selection import EmptyReason, Ranking, Selection, select
 from worker.graph.snapshot import Snapshot
+from worker.providers.contribution import layer_text
+from worker.providers.graph import HEADING, build_pack
 
 COUNTER = counter_for("o200k_base")
 GRAPH = large_graph(functions=200, calls=500)
@@ -26,8 +30,15 @@ LEAST_TOKENS = 200
 """More than the front matter of any pack here takes."""
 
 
-def head(budget_tokens: int, encoding: str = "o200k_base") -> PackHead:
-    return PackHead(project_id="shop", requester="volk", encoding=encoding, budget_tokens=budget_tokens)
+def head(budget_tokens: int, encoding: str = "o200k_base", layout: Layout = "file") -> PackHead:
+    return PackHead(
+        project_id="shop", requester="volk", encoding=encoding, budget_tokens=budget_tokens, layout=layout
+    )
+
+
+def shown(pack: WrittenPack) -> str:
+    """The layer as a prompt has it, below its heading."""
+    return layer_text(build_pack(pack.text, project_id="shop")).removeprefix(f"{HEADING}\n") + "\n"
 
 
 def selection_for(
@@ -66,17 +77,44 @@ def test_the_whole_text_never_takes_more_than_the_budget_and_says_what_it_takes(
     assert f"\nspent: {pack.spent_tokens}\n" in pack.text
 
 
+@settings(max_examples=20)
+@given(st.integers(0, 199), st.integers(0, 6_000), st.sampled_from(["o200k_base", "cl100k_base", "bytes"]))
+def test_what_a_prompt_shows_of_a_pack_never_takes_more_than_the_budget_and_is_what_it_says(
+    number: int, budget_tokens: int, encoding: str
+) -> None:
+    counter = counter_for(encoding)
+    about = head(budget_tokens, encoding, "prompt")
+    pack = write_pack(selection_for(request(number)), LARGE, about, sizes=TextSizes(counter))
+    spent = counter.count(shown(pack)) if "\n## " in pack.text else 0
+    assert pack.spent_tokens == spent <= budget_tokens
+
+
+@settings(max_examples=10)
+@given(st.integers(0, 199), st.integers(1_000, 4_000))
+def test_a_prompt_of_the_same_budget_shows_more_code_than_a_file(number: int, budget_tokens: int) -> None:
+    selection, sizes = selection_for(request(number)), TextSizes(COUNTER)
+    shorter, longer = (
+        write_pack(selection, LARGE, head(budget_tokens, layout=layout), sizes=sizes).packed
+        for layout in ("file", "prompt")
+    )
+    assert shorter is not None
+    assert longer is not None
+    assert len(longer.bodies) > len(shorter.bodies)
+
+
 @settings(max_examples=15)
-@given(st.integers(0, 199), st.integers(LEAST_TOKENS, 4_000))
-def test_a_pack_reads_back_as_what_was_written(number: int, budget_tokens: int) -> None:
+@given(st.integers(0, 199), st.integers(LEAST_TOKENS, 4_000), st.sampled_from(["file", "prompt"]))
+def test_a_pack_reads_back_as_what_was_written(number: int, budget_tokens: int, layout: Layout) -> None:
     selection = selection_for(request(number))
-    pack = write_pack(selection, LARGE, head(budget_tokens), sizes=TextSizes(COUNTER))
+    pack = write_pack(selection, LARGE, head(budget_tokens, layout=layout), sizes=TextSizes(COUNTER))
     read = parse_pack(pack.text, project_id="shop")
     bodies = pack.packed.bodies if pack.packed else ()
     nodes = [section.node for section in read.sections if section.node]
-    assert [(n.node_id, n.rank, n.score, n.tokens, n.template) for n in nodes] == [
-        (b.node.id, b.rank, b.score, b.tokens, b.template) for b in bodies
+    assert sorted((n.rank, n.node_id, n.score, n.tokens, n.template) for n in nodes) == [
+        (b.rank, b.node.id, b.score, b.section.tokens, b.template) for b in bodies
     ]
+    paths = [n.node_id.partition("::")[0] for n in nodes]
+    assert [path for path, _ in groupby(paths)] == list(dict.fromkeys(b.node.path for b in bodies))
     keys = ("pack_version", "project", "snapshot", "ranking", "relevance", "encoding", "budget")
     assert [read.front_matter[key] for key in keys] == [
         *("1", "shop", "0" * 16, "graph", "off", "o200k_base", str(budget_tokens))
@@ -104,16 +142,22 @@ def test_a_node_is_left_out_only_for_its_size(number: int, budget_tokens: int, m
     for budget in (budget_tokens, budget_tokens + more):
         pack = write_pack(selection, LARGE, head(budget), sizes=sizes).packed
         assert pack is not None
-        room = budget - COUNTER.count(_front(selection, budget, sizes)) - int(0.08 * budget)
-        shown = {body.rank: body for body in pack.bodies}
-        for rank in range(max(shown, default=0)):
-            if rank in shown:
-                room -= shown[rank].tokens
+        room = budget - COUNTER.count(_front(selection, budget, sizes)) - int(NAMES_SHARE * budget)
+        in_full = {body.rank: body for body in pack.bodies}
+        for rank in range(max(in_full, default=0)):
+            if rank in in_full:
+                room -= in_full[rank].section.tokens
                 continue
             number_at_rank = selection.ranked[rank][0]
             node = LARGE.nodes[number_at_rank]
             if node.label != "Module":
-                found = sizes.body(number_at_rank, node, keeps_docstring=False, limit_tokens=10**9)
+                found = sizes.body(
+                    number_at_rank,
+                    node,
+                    keeps_docstring=False,
+                    ending=FileSections.ending,
+                    limit_tokens=10**9,
+                )
                 assert found is not None
                 # A heading and provenance take at least twenty tokens.
                 assert found[1] + 20 > room - 100

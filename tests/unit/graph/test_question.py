@@ -20,6 +20,7 @@ from worker.graph.question import (
     Trouble,
     ask,
 )
+from worker.graph.sections import Layout
 from worker.ports import RequestFrame, Scope, Subject
 
 POLICY = GraphPolicy(ranking="graph", relevance="off", settings_digest="s", code_version="1")
@@ -32,6 +33,7 @@ def question(
     task_type: TaskType = "DEBUG",
     trouble: Trouble = Trouble(),  # noqa: B008 - a frozen value
     million_tokens: int = 1_000_000,
+    layout: Layout = "prompt",
     **fields: Any,
 ) -> Question:
     body: dict[str, Any] = {
@@ -54,6 +56,7 @@ def question(
         frame,
         scope,
         budget_tokens=budget_tokens,
+        layout=layout,
         encoding="o200k_base",
         million_tokens=million_tokens,
         policy=policy,
@@ -167,3 +170,4 @@ def test_paths_that_the_payload_names_are_roots_before_all_others() -> None:
 
 def test_models_that_share_an_encoding_and_not_its_factor_have_answers_of_their_own() -> None:
     assert question(million_tokens=1_350_000).key("v1") != question().key("v1")
+    assert question(layout="file").key("v1") != question().key("v1")

@@ -34,11 +34,15 @@ text
 """
 
 
-async def test_an_inline_pack_fills_the_layer_as_it_stands() -> None:
+def code(name: str) -> str:
+    return f"```python\ndef {name}(): ...\n```"
+
+
+async def test_an_inline_pack_fills_the_layer_with_its_code_and_each_path_once() -> None:
     contribution = await GraphProvider().provide(frame(pack=PACK), SCOPE, BUDGET)
     note = "## A note without provenance\ntext"
     assert layer_text(contribution) == (
-        f"# GRAPH CONTEXT\nMind the locks.\n{section('b', 1)}\n{section('a', 0)}\n{note}"
+        f"# GRAPH CONTEXT\nMind the locks.\n## src/net.py\n{code('b')}\n{code('a')}\n{note}"
     )
     assert contribution.status == "ok"
     assert [f.node for f in contribution.fragments] == [
@@ -49,9 +53,9 @@ async def test_an_inline_pack_fills_the_layer_as_it_stands() -> None:
     ]
 
 
-def test_a_section_can_be_shown_by_its_heading_alone() -> None:
+def test_a_section_can_be_shown_by_its_name_alone() -> None:
     [fragment] = build_pack(section("a", 3), project_id="shop").fragments
-    assert [r.text for r in fragment.renderings] == [section("a", 3), "## Function a"]
+    assert [r.text for r in fragment.renderings] == [code("a"), "### a"]
     assert (fragment.rank, fragment.is_pinned, fragment.is_divisible) == (3, False, True)
     assert fragment.metadata == {
         "citable": "true",
@@ -61,6 +65,21 @@ def test_a_section_can_be_shown_by_its_heading_alone() -> None:
         "score": "0.500000",
         "tokens": "9",
     }
+
+
+def test_a_name_that_the_code_does_not_say_stands_above_it() -> None:
+    edited = section("Client.retry", 0).replace("def Client.retry", "def retry")
+    [method] = build_pack(edited, project_id="shop").fragments
+    assert method.renderings[0].text == "### Client.retry\n```python\ndef retry(): ...\n```"
+    assert method.group == "## src/net.py"
+    line = "<!-- node: REQ-1 | template: BUILD | rank: 0 | score: 0.500000 | tokens: 9 -->"
+    [item] = build_pack(f"## Requirement Refunds\n\n{line}\n\nPay back.", project_id="shop").fragments
+    assert (item.group, item.renderings[0].text) == ("", "## Requirement Refunds\nPay back.")
+
+
+def test_a_section_whose_code_was_deleted_still_names_its_node() -> None:
+    [fragment] = build_pack("\n".join(section("a", 0).split("\n")[:2]), project_id="shop").fragments
+    assert [r.text for r in fragment.renderings] == ["### a"]
 
 
 def test_ranks_of_the_pack_decide_and_plain_text_ranks_with_the_section_above() -> None:
