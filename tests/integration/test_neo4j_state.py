@@ -8,7 +8,9 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator
+from contextlib import AsyncExitStack
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, LiteralString, cast
 
@@ -16,8 +18,9 @@ import pytest
 from neo4j import AsyncDriver
 
 from tests.support.bolt_proxy import BoltProxy
+from tests.support.cluster import services_mode
 from tests.support.state_bundles import STORY, bundle_bytes, tell
-from tests.support.state_events import expected, held, record
+from tests.support.state_events import START, expected, held, record
 from tests.support.trip_counter import TripCounter
 from worker.errors import StoreUnavailable
 from worker.ports import Scope
@@ -37,13 +40,32 @@ from worker.stores.sqlite_state import SqliteStateStore
 
 ROOT = Path(__file__).parents[2]
 Auth = tuple[str, str]
+Opens = Callable[..., Neo4jStateStore]
 
 
 @pytest.fixture
-async def store(neo4j_url: str, neo4j_auth: Auth) -> AsyncGenerator[Neo4jStateStore]:
-    opened = open_store(neo4j_url, neo4j_auth)
-    yield opened
-    await opened.close()
+async def open_store(neo4j_url: str, neo4j_auth: Auth) -> AsyncGenerator[Opens]:
+    """Gives `open_store(url, auth, retry_seconds=)`; closes all of them, also of a test that fails.
+
+    A connection that nobody closed is a warning in whatever test runs when it is collected.
+    """
+    opened: list[Neo4jStateStore] = []
+
+    def made(
+        url: str = neo4j_url, auth: Auth = neo4j_auth, *, retry_seconds: float = 10.0
+    ) -> Neo4jStateStore:
+        link = Neo4jLink(url, user=auth[0], password=auth[1], retry_seconds=retry_seconds)
+        opened.append(Neo4jStateStore(link, timeout_seconds=20))
+        return opened[-1]
+
+    yield made
+    for store in opened:
+        await store.close()
+
+
+@pytest.fixture
+def store(open_store: Opens) -> Neo4jStateStore:
+    return open_store()
 
 
 @pytest.fixture
@@ -56,11 +78,6 @@ async def project(store: Neo4jStateStore, namespace: str) -> AsyncGenerator[str]
 async def proxy(neo4j_url: str) -> AsyncGenerator[BoltProxy]:
     async with BoltProxy(neo4j_url) as made:
         yield made
-
-
-def open_store(url: str, auth: Auth, *, retry_seconds: float = 10.0) -> Neo4jStateStore:
-    link = Neo4jLink(url, user=auth[0], password=auth[1], retry_seconds=retry_seconds)
-    return Neo4jStateStore(link, timeout_seconds=20)
 
 
 async def query(driver: AsyncDriver, statement: str, **parameters: Any) -> list[list[Any]]:
@@ -117,10 +134,10 @@ async def test_events_are_no_part_of_a_graph_and_no_migration_takes_them_for_one
     await tell(store, project)
     before = await held(store, project, "t1", "")
     link = Neo4jLink(neo4j_url, user=neo4j_auth[0], password=neo4j_auth[1])
-    graph = Neo4jGraphStore(link)
-    await migrate(link, project)
-    assert await graph.purge(project) == 0
-    await graph.close()
+    async with AsyncExitStack() as stack:
+        stack.push_async_callback(link.close)
+        await migrate(link, project)
+        assert await Neo4jGraphStore(link).purge(project) == 0
     ((taken,),) = await query(
         driver, "MATCH (e:StateEvent:GraphNode {project: $project}) RETURN count(e)", project=project
     )
@@ -142,6 +159,28 @@ async def test_a_purge_leaves_no_node_of_the_project(
     assert set(await held(store, other, "t1", "")) == {Place("", "session")}
     assert await store.purge(other) == 2
     assert await query(driver, counted, project=other) == [[0]]
+
+
+async def test_a_purge_counts_each_event_once_whichever_answer_is_lost(
+    open_store: Opens, driver: AsyncDriver, proxy: BoltProxy, project: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(neo4j_state, "_DELETE_ROWS", len(STORY) // 2)
+    cut = open_store(proxy.url)
+    for commits in range(7):
+        await tell(cut, project)
+        proxy.cut_at_commit, proxy.commits_before_cut = "after", commits
+        assert await cut.purge(project) == len(STORY)
+        assert await query(
+            driver, "MATCH (n) WHERE n.project = $project RETURN count(n)", project=project
+        ) == [[0]]
+    assert proxy.was_cut.is_set()
+    assert proxy.cut_at_commit is None
+
+
+def test_no_worker_that_shares_a_server_with_tests_forgets_their_events() -> None:
+    mode = services_mode("", namespace="n", redis_url="", neo4j_url="", neo4j_auth=("", ""))
+    days = int(mode.environment["WORKER_STATE__COMPACT_AFTER_DAYS"])
+    assert datetime.now(UTC) - timedelta(days=days) < START
 
 
 # --- Folding from rows -------------------------------------------------------------------------------
@@ -200,23 +239,30 @@ def batch(number: int) -> list[StateRecord]:
     ]
 
 
-async def test_a_reader_sees_a_batch_whole_or_not_at_all_and_nobody_deadlocks(
-    store: Neo4jStateStore, neo4j_url: str, neo4j_auth: Auth, project: str
+BATCHES = 24
+KEPT = 4
+
+
+async def test_readers_see_whole_batches_while_others_write_and_forget_and_nobody_deadlocks(
+    open_store: Opens, project: str
 ) -> None:
-    await store.apply(project, batch(0))
+    await open_store().apply(project, batch(0))
     # No second attempts: a deadlock would be an error.
-    store = open_store(neo4j_url, neo4j_auth, retry_seconds=0)
+    store = open_store(retry_seconds=0)
     await store.check()
     is_over = False
+    compacted = 0
     seen: set[bytes] = set()
     by_version: dict[tuple[Place, int], bytes] = {}
 
     async def read() -> None:
         newest = 0
         while not is_over:
+            # Of what is being forgotten some events may be gone before others.
+            newest = max(newest, compacted)
             wanted = [event.event_id for event in batch(newest + 1)]
             heads = await store.heads(project, ["t1"], event_ids=wanted)
-            assert len(heads.missing) in {0, len(wanted)}
+            assert len(heads.missing) in {0, len(wanted)} or newest < compacted
             found = await store.groups(project, heads.versions)
             for place, group in found.items():
                 assert group.version >= heads.versions[place]
@@ -225,18 +271,24 @@ async def test_a_reader_sees_a_batch_whole_or_not_at_all_and_nobody_deadlocks(
             assert len(versions) == 1
             seen.update(versions)
             if not heads.missing:
-                assert versions >= {f"version {newest + 1:04}".encode()} or newest + 1 < max(
-                    int(version[-4:]) for version in versions
-                )
                 newest += 1
+                assert newest <= max(int(version[-4:]) for version in versions)
 
-    readers = [asyncio.create_task(read()) for _ in range(3)]
-    for number in range(1, 40):
-        await store.apply(project, batch(number))
-    is_over = True
-    await asyncio.gather(*readers)
-    await store.close()
+    async def forget(number: int) -> None:
+        nonlocal compacted
+        compacted = number
+        assert await store.compact(project, before_us=batch(number)[0].at_us) > 0
+
+    async with asyncio.TaskGroup() as group:
+        for _ in range(3):
+            group.create_task(read())
+        for number in range(1, BATCHES):
+            await store.apply(project, batch(number))
+            if number % 8 == 0:
+                group.create_task(forget(number - KEPT))
+        is_over = True
     assert len(seen) > 1
+    assert await held(store, project, "t1") == expected(batch(BATCHES - 1))
 
 
 async def test_a_writer_that_loses_a_deadlock_tries_again_and_ends_in_the_same_state(
@@ -258,13 +310,14 @@ async def test_a_writer_that_loses_a_deadlock_tries_again_and_ends_in_the_same_s
         # the server ends the one with fewer locks.
         for held_label in ("StateEvent", "StateEntity"):
             await other.run(f"MATCH (s:{held_label} {{project: $project}}) SET s.lock = 1", project=project)
-        writing = asyncio.create_task(store.apply(project, batch(60)))
-        blocked = "SHOW TRANSACTIONS YIELD status WHERE status STARTS WITH 'Blocked' RETURN 1"
-        while not await query(driver, blocked):
-            assert not writing.done()
-        await other.run("MATCH (w:StateWriter {project: $project}) SET w.lock = 1", project=project)
-        await other.rollback()
-    assert (await writing).new == 4
+        async with asyncio.TaskGroup() as group:
+            writing = group.create_task(store.apply(project, batch(60)))
+            blocked = "SHOW TRANSACTIONS YIELD status WHERE status STARTS WITH 'Blocked' RETURN 1"
+            while not await query(driver, blocked):
+                assert not writing.done()
+            await other.run("MATCH (w:StateWriter {project: $project}) SET w.lock = 1", project=project)
+            await other.rollback()
+    assert writing.result().new == 4
     assert plans == 2
     assert await held(store, project, "t1") == expected([*before, *batch(60)])
 
@@ -274,22 +327,21 @@ async def test_a_writer_that_loses_a_deadlock_tries_again_and_ends_in_the_same_s
 
 @pytest.mark.parametrize("how", ["before", "after"])
 async def test_a_connection_cut_at_the_commit_is_made_good_within_the_call(
-    store: Neo4jStateStore, proxy: BoltProxy, neo4j_auth: Auth, project: str, how: str
+    open_store: Opens, store: Neo4jStateStore, proxy: BoltProxy, project: str, how: str
 ) -> None:
-    writer = open_store(proxy.url, neo4j_auth)
+    writer = open_store(proxy.url)
     await writer.apply(project, STORY[:5])
     proxy.cut_at_commit = cast("Any", how)
     await writer.apply(project, STORY[5:])
     assert proxy.was_cut.is_set()
-    await writer.close()
     assert await held(store, project, "t1", "") == expected(list(STORY))
 
 
 @pytest.mark.parametrize("how", ["before", "after"])
 async def test_a_writer_whose_server_stays_away_at_the_commit_can_apply_again_later(
-    store: Neo4jStateStore, proxy: BoltProxy, neo4j_auth: Auth, project: str, how: str
+    open_store: Opens, store: Neo4jStateStore, proxy: BoltProxy, project: str, how: str
 ) -> None:
-    writer = open_store(proxy.url, neo4j_auth, retry_seconds=0.3)
+    writer = open_store(proxy.url, retry_seconds=0.3)
     await writer.apply(project, STORY[:5])
     proxy.cut_at_commit, proxy.is_refusing_after_cut = cast("Any", how), True
     with pytest.raises(StoreUnavailable):
@@ -299,7 +351,6 @@ async def test_a_writer_whose_server_stays_away_at_the_commit_can_apply_again_la
     assert len(heads.missing) in {0, len(STORY) - 5}
     proxy.accept_again()
     await writer.apply(project, STORY[5:])
-    await writer.close()
     assert await held(store, project, "t1", "") == expected(list(STORY))
 
 
@@ -336,51 +387,47 @@ def own_neo4j(tmp_path: Path) -> Iterator[OwnNeo4j]:
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.services
 async def test_a_server_killed_while_events_come_in_holds_whole_batches_and_in_the_end_all(
-    own_neo4j: OwnNeo4j,
+    own_neo4j: OwnNeo4j, open_store: Opens
 ) -> None:
     url, password = await asyncio.to_thread(own_neo4j.up)
     store = open_store(url, ("neo4j", password), retry_seconds=0.3)
     batches = [batch(number) for number in range(30)]
-    await store.apply("p", batches[0])
-    told = 0
-    is_killed = asyncio.Event()
+    told = -1
+    killing: list[asyncio.Task[None]] = []
 
     async def tell_all() -> None:
         nonlocal told
-        for one in batches[1:]:
+        for one in batches:
             await store.apply("p", one)
             told += 1
-            if told == 5:
-                is_killed.set()
+            if told == len(batches) // 6:
+                killing.append(asyncio.create_task(asyncio.to_thread(own_neo4j.kill)))
 
-    telling = asyncio.create_task(tell_all())
-    await is_killed.wait()
-    await asyncio.to_thread(own_neo4j.kill)
     with pytest.raises(StoreUnavailable):
-        await telling
-    assert told >= 5
+        await tell_all()
+    await asyncio.gather(*killing)
+    assert told >= len(batches) // 6
     assert (await asyncio.to_thread(own_neo4j.up))[0] == url
+    heads = await store.heads("p", ["t1"], event_ids=[event.event_id for one in batches for event in one])
     for number, one in enumerate(batches):
-        heads = await store.heads("p", ["t1"], event_ids=[event.event_id for event in one])
+        missing = sum(event.event_id in heads.missing for event in one)
         # What was acknowledged is there; what was under way is there whole or not at all.
-        assert len(heads.missing) in ({0} if number <= told else {0, len(one)})
-    for one in batches:
-        await store.apply("p", one)
-    assert await held(store, "p", "t1") == expected([event for one in batches for event in one])
-    await store.close()
+        assert missing in ({0} if number <= told else {0, len(one)})
+    everything = [event for one in batches for event in one]
+    await store.apply("p", everything)
+    assert await held(store, "p", "t1") == expected(everything)
 
 
 # --- The same bundles --------------------------------------------------------------------------------
 
 
 async def test_bundles_from_sqlite_and_from_neo4j_with_redis_are_the_same_bytes(
-    neo4j_url: str, neo4j_auth: Auth, redis_url: str, project: str, tmp_path: Path
+    open_store: Opens, redis_url: str, project: str, tmp_path: Path
 ) -> None:
     embedded = SqliteStateStore(tmp_path / "state.db")
     shared = HotStateStore(
-        open_store(neo4j_url, neo4j_auth),
+        open_store(),
         redis_url,
         keep_seconds=60,
         key_prefix=project,
@@ -405,12 +452,16 @@ async def test_bundles_from_sqlite_and_from_neo4j_with_redis_are_the_same_bytes(
 
 
 async def test_one_bundle_asks_each_store_at_most_three_times(
-    neo4j_url: str, neo4j_auth: Auth, redis_url: str, store: Neo4jStateStore, project: str
+    open_store: Opens, neo4j_url: str, redis_url: str, store: Neo4jStateStore, project: str
 ) -> None:
     await tell(store, project)
-    async with TripCounter(neo4j_url) as to_neo4j, TripCounter(redis_url) as to_redis:
+    async with (
+        TripCounter(neo4j_url) as to_neo4j,
+        TripCounter(redis_url) as to_redis,
+        AsyncExitStack() as stack,
+    ):
         hot = HotStateStore(
-            open_store(to_neo4j.url, neo4j_auth),
+            open_store(to_neo4j.url),
             to_redis.url,
             keep_seconds=60,
             key_prefix=project,
@@ -418,16 +469,16 @@ async def test_one_bundle_asks_each_store_at_most_three_times(
             timeout_seconds=5,
             on_result=lambda result, count: None,
         )
+        states = ThreadStates(hot, SourceThreads(), max_bytes=1_000_000)
+        stack.push_async_callback(hot.close)
+        stack.push_async_callback(states.close)
         # Connections first: what a worker does once.
         await hot.groups(project, {Place("", "plan"): 1})
         trips: list[tuple[int, int]] = []
-        states = ThreadStates(hot, SourceThreads(), max_bytes=1_000_000)
         for events in ((), (), (record("new", "memory", {"id": "n", "text": "New."}, at=90),)):
             await store.apply(project, events)
             before = to_neo4j.trips, to_redis.trips
             await states.read(Scope(project_id=project, thread_id="t1"))
             trips.append((to_neo4j.trips - before[0], to_redis.trips - before[1]))
-        await states.close()
-        await hot.close()
     # Nothing was read before; nothing has moved; one place has. To Redis one question, and what it lacked.
     assert trips == [(2, 2), (1, 0), (2, 2)]

@@ -60,7 +60,10 @@ def embedded_mode(bootstrap: str, *, namespace: str, folder: Path) -> Mode:
 def services_mode(
     bootstrap: str, *, namespace: str, redis_url: str, neo4j_url: str, neo4j_auth: tuple[str, str]
 ) -> Mode:
-    """A real Kafka, Redis and Neo4j. Projects in Neo4j outlive a test: what is kept there needs its own."""
+    """A real Kafka, Redis and Neo4j. Projects in Neo4j outlive a test: what is kept there needs its own.
+
+    A worker forgets old events of every project in its store, and those of tests are old: so these keep all.
+    """
     user, password = neo4j_auth
     return Mode(
         name="services",
@@ -75,6 +78,7 @@ def services_mode(
             "WORKER_GRAPH__NEO4J_URL": neo4j_url,
             "WORKER_GRAPH__NEO4J_USER": user,
             "WORKER_GRAPH__NEO4J_PASSWORD": password,
+            "WORKER_STATE__COMPACT_AFTER_DAYS": "36500",
         },
         session_timeout_ms=6_000,
     )

@@ -130,7 +130,7 @@ class Neo4jStateStore:
         return sorted(project_id for (project_id,) in await self._ask(q.PROJECTS, ""))
 
     async def purge(self, project_id: str, *, thread_id: str | None = None) -> int:
-        """See `StateStore`. In batches, of which the first takes all from readers."""
+        """See `StateStore`. In batches, of which the first counts, and takes all from readers."""
         bound = {
             "project": project_id,
             "prefix": q.prefix_of(project_id),
@@ -138,18 +138,28 @@ class Neo4jStateStore:
             "limit": _DELETE_ROWS,
         }
 
-        async def hide(transaction: Transaction) -> None:
+        is_all = thread_id is None
+
+        async def hide(transaction: Transaction) -> int:
             await rows(transaction, q.QUEUE_IF_THERE, bound)
+            # A batch whose commit's answer is lost runs again, and would count what is left.
+            ((count,),) = await rows(
+                transaction, q.COUNT_EVENTS if is_all else q.COUNT_EVENTS_OF_THREAD, bound
+            )
             await rows(transaction, q.CLOSE_DOOR, bound)
             await rows(transaction, q.FORGET_HEADS, bound)
+            return count
 
-        await self._link.write(hide, timeout_seconds=self._bulk_timeout_seconds)
-        for statement in (q.FORGET_ENTITIES, q.FORGET_CONTENTS):
+        count = await self._link.write(hide, timeout_seconds=self._bulk_timeout_seconds)
+        for statement in (
+            q.FORGET_ENTITIES,
+            q.FORGET_CONTENTS,
+            q.FORGET_EVENTS if is_all else q.FORGET_EVENTS_OF_THREAD,
+        ):
             await self._forget(statement, bound)
-        gone = await self._forget(q.FORGET_EVENTS if thread_id is None else q.FORGET_EVENTS_OF_THREAD, bound)
-        if thread_id is None:
+        if is_all:
             await self._ask(q.FORGET_PROJECT, project_id, prefix=q.prefix_of(project_id))
-        return gone
+        return count
 
     async def check(self) -> None:
         """See `StateStore`."""
@@ -184,16 +194,14 @@ class Neo4jStateStore:
 
             await self._link.write(work, timeout_seconds=self._bulk_timeout_seconds)
 
-    async def _forget(self, statement: str, bound: Mapping[str, Any]) -> int:
+    async def _forget(self, statement: str, bound: Mapping[str, Any]) -> None:
         async def work(transaction: Transaction) -> int:
             await rows(transaction, q.QUEUE_IF_THERE, bound)
             ((count,),) = await rows(transaction, statement, bound)
             return count
 
-        gone = 0
-        while count := await self._link.write(work, timeout_seconds=self._bulk_timeout_seconds):
-            gone += count
-        return gone
+        while await self._link.write(work, timeout_seconds=self._bulk_timeout_seconds) == bound["limit"]:
+            pass
 
 
 def _keyed(project_id: str, places: Iterable[Place]) -> dict[str, Place]:
@@ -353,4 +361,6 @@ async def _compact(transaction: Transaction, *, project_id: str, key: EntityKey,
         "limit": _COMPACT_ROWS,
     }
     ((gone,),) = await rows(transaction, q.FORGET_OLD_EVENTS, bound)
+    # As a batch of events does: the last thing before the commit.
+    await rows(transaction, q.CLOSE_DOOR, bound)
     return gone

@@ -199,20 +199,23 @@ FORGET_CONTENTS: Final = """
     DELETE c
     RETURN count(*)
 """
-FORGET_EVENTS: Final = """
+_EVENTS: Final = """
     MATCH (e:StateEvent {project: $project})
     WHERE e.key STARTS WITH $prefix
-    WITH e LIMIT $limit
-    DETACH DELETE e
-    RETURN count(*)
 """
-FORGET_EVENTS_OF_THREAD: Final = """
+_EVENTS_OF_THREAD: Final = """
     MATCH (e:StateEvent {project: $project, thread: $thread})
     WHERE e.at_us IS NOT NULL
+"""
+COUNT_EVENTS: Final = f"{_EVENTS} RETURN count(*)"
+COUNT_EVENTS_OF_THREAD: Final = f"{_EVENTS_OF_THREAD} RETURN count(*)"
+_DELETED: Final = """
     WITH e LIMIT $limit
     DETACH DELETE e
     RETURN count(*)
 """
+FORGET_EVENTS: Final = f"{_EVENTS}{_DELETED}"
+FORGET_EVENTS_OF_THREAD: Final = f"{_EVENTS_OF_THREAD}{_DELETED}"
 FORGET_OLD_EVENTS: Final = """
     MATCH (e:StateEvent {entity: $entity, project: $project})
     WHERE e.position < $before AND e.position <= $last
