@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from schemas.codes import BundleStatus, LayerReason, LayerStatus, PartName, RejectionCode, TaskType
 from schemas.fragments import ContextPayload
+from schemas.receipt import Receipt
 from schemas.usage import OverheadTokens, UsageTotals
 from schemas.wire import (
     SCHEMA_VERSION,
@@ -71,6 +72,7 @@ class ContextBundle(WireModel):
     graph_context: str | None = None
     """The content layers joined, for consumers of the older payload's field of that name."""
     payload: ContextPayload | None = None
+    receipt: Receipt
     context_hash: Sha256Hex
     assembled_at: Timestamp
 

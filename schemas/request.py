@@ -95,8 +95,12 @@ class AssemblyRequest(RequestModel):
 
         Raises ValueError where the payload holds a number that canonical JSON cannot carry.
         """
+        return sha256_hex(self.meaning())
+
+    def meaning(self) -> bytes:
+        """What the digest is of, as canonical JSON. Raises as `digest` does."""
         meaning: dict[str, Any] = self.model_dump(mode="json", exclude=set(NOT_IN_DIGEST), exclude_none=True)
-        return sha256_hex(canonical_json(meaning))
+        return canonical_json(meaning)
 
 
 DEFAULT_LAYER_TIMEOUT_MS: Final = 500

@@ -108,3 +108,5 @@ class UsageEvent(WireModel):
     """Absent where the graph was not asked."""
     tiers: dict[RelevanceTier, Count] | None = None
     """Candidates by relevance tier; absent where relevance is off."""
+    masked_secrets: Count | None = None
+    """Values in what the sources gave that look like credentials; absent where masking is off."""

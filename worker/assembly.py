@@ -23,7 +23,7 @@ from schemas.bundle import ContextBundle
 from schemas.codes import CONTENT_LAYERS, LAYERS, PartName
 from schemas.request import AssemblyRequest, layer_timeout_ms
 from schemas.usage import LayerSpend, OverheadTokens, UsageEvent, UsageTotals
-from schemas.wire import DecodeNotes
+from schemas.wire import DecodeNotes, sha256_hex
 from worker.budget.allocation import fit_floors, flow_on
 from worker.budget.layers import ContextBudget
 from worker.budget.ledger import ContextUsage
@@ -31,6 +31,7 @@ from worker.budget.tokens import TokenCounter
 from worker.budget.utf8 import byte_length
 from worker.failpoints import Failpoints
 from worker.fusion.finish import join_and_seal
+from worker.fusion.masking import Admitted, admit
 from worker.fusion.pipeline import Candidates
 from worker.fusion.protocols import PackedLayer
 from worker.fusion.strategies.recorded import PluginProposal
@@ -38,6 +39,7 @@ from worker.graph.request import analyze_request
 from worker.planning import ContentPolicy, Plan, plan_request
 from worker.ports import LayerBudget, LayerContribution, Preparation, Provider, RequestFrame, Scope
 from worker.providers.gather import Abandonment, gather
+from worker.receipts.capture import write_capture
 from worker.sealing import DEGRADED, Finished, SealedBundle, seal_bundle, usage_event
 from worker.telemetry import SPAN_ANALYSE, SPAN_FUSE, SPAN_GATHER, Telemetry
 
@@ -59,10 +61,11 @@ _FRAGMENT_WEIGHT: Final = 200
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assembled:
-    """One bundle and the usage event that goes with it."""
+    """One bundle, the usage event that goes with it, and what explains it."""
 
     bundle: ContextBundle
     usage: UsageEvent
+    trail: Trail
 
 
 class Assembler:
@@ -98,8 +101,9 @@ class Assembler:
         as_of: datetime,
         generation: int = 0,
         notes: DecodeNotes | None = None,
+        meaning: bytes | None = None,
     ) -> Assembled:
-        """The bundle of one validated request.
+        """The bundle of one validated request. `meaning` is what `request.meaning()` gives, where known.
 
         Raises Rejected (UnknownSubject, UnknownModel, UnknownStrategy, InvalidRequest, BudgetTooSmall,
         PinsExceedWindow). A source that fails degrades its own layer and nothing else.
@@ -122,13 +126,15 @@ class Assembler:
 
         with self._telemetry.step(SPAN_FUSE):
             weight = own_weight + sum(map(_contribution_weight, contributions.values()))
-            sealed = await _off_loop(weight, fuse_and_seal, frame, plan, contributions)
+            admitted = await _off_loop(weight, admit, contributions, is_masking=plan.is_masking)
+            meaning = request.meaning() if meaning is None else meaning
+            fusing = Fusing(frame=frame, plan=plan, admitted=admitted, request_digest=sha256_hex(meaning))
+            sealed = await _off_loop(weight, fuse_and_seal, fusing)
         fused = perf_counter()
 
         usage = usage_event(
             frame,
             plan,
-            contributions,
             sealed,
             generation=generation,
             timestamp=self._now(),
@@ -142,7 +148,9 @@ class Assembler:
         )
         if self._is_logged:
             _log_assembled(usage)
-        return Assembled(bundle=sealed.bundle, usage=usage)
+        return Assembled(
+            bundle=sealed.bundle, usage=usage, trail=Trail(fusing=fusing, sealed=sealed, meaning=meaning)
+        )
 
     async def _gather(
         self, frame: RequestFrame, scope: Scope, plan: Plan, *, deadline_seconds: float
@@ -172,17 +180,58 @@ def _layer_budgets(effective: ContextBudget, counter: TokenCounter) -> Mapping[P
     }
 
 
-def fuse_and_seal(
-    frame: RequestFrame,
-    plan: Plan,
-    contributions: Mapping[PartName, LayerContribution],
-    proposals: Sequence[PluginProposal] = (),
-) -> SealedBundle:
-    """From contributions to the bundle: all that takes CPU in proportion to the texts.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fusing:
+    """All that decides the bytes of a bundle from here on; a capture holds it."""
 
-    Raises UnknownStrategy, PinsExceedWindow.
+    frame: RequestFrame
+    plan: Plan
+    admitted: Admitted
+    request_digest: str
+    proposals: Sequence[PluginProposal] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trail:
+    """What is kept to explain a bundle, and to make it again."""
+
+    fusing: Fusing
+    sealed: SealedBundle
+    meaning: bytes
+
+    @property
+    def record(self) -> bytes:
+        """The receipt's record: canonical JSON of a `ReceiptRecord`."""
+        return self.sealed.recorded.record
+
+    @property
+    def size_bytes(self) -> int:
+        """About what record and capture have together; what writing them down costs grows with it."""
+        sources = self.sealed.recorded.sources.values()
+        return len(self.record) + len(self.meaning) + sum([len(source.line) for source in sources])
+
+    def capture(self, *, max_bytes: int) -> bytes:
+        """The inputs of fusing and sealing, or one line that says why they are not kept."""
+        fusing = self.fusing
+        return write_capture(
+            fusing.frame,
+            fusing.plan,
+            fusing.admitted,
+            self.sealed.recorded.sources,
+            request=self.meaning,
+            proposals=fusing.proposals,
+            max_bytes=max_bytes,
+        )
+
+
+def fuse_and_seal(fusing: Fusing) -> SealedBundle:
+    """From what the sources gave to the bundle: all that takes CPU in proportion to the texts.
+
+    A pure function. Raises UnknownStrategy, PinsExceedWindow.
     """
-    return seal_bundle(frame, plan, contributions, fuse(frame, plan, contributions, proposals))
+    frame, plan, admitted = fusing.frame, fusing.plan, fusing.admitted
+    finished = fuse(frame, plan, admitted.contributions, fusing.proposals)
+    return seal_bundle(frame, plan, admitted, finished, request_digest=fusing.request_digest)
 
 
 def fuse(

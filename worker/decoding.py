@@ -20,7 +20,7 @@ from pydantic_core import ErrorDetails, from_json
 
 from schemas.codes import LAYERS
 from schemas.request import AssemblyRequest
-from schemas.wire import SCHEMA_VERSION, DecodeNotes, OpaqueId, ProjectId
+from schemas.wire import SCHEMA_VERSION, DecodeNotes, OpaqueId, ProjectId, sha256_hex
 from worker.errors import (
     InvalidEncoding,
     InvalidJson,
@@ -73,6 +73,8 @@ class DecodedRequest:
 
     request: AssemblyRequest
     digest: str
+    meaning: bytes
+    """What the digest is of: the request's canonical JSON."""
     notes: DecodeNotes
 
 
@@ -89,7 +91,8 @@ def decode_request(
     fields = decode_fields(body, max_bytes=max_bytes, max_depth=max_depth, max_values=max_values)
     notes = DecodeNotes()
     request = _validate(fields, notes)
-    return DecodedRequest(request=request, digest=_digest(request), notes=notes)
+    meaning = _meaning(request)
+    return DecodedRequest(request=request, digest=sha256_hex(meaning), meaning=meaning, notes=notes)
 
 
 def decode_fields(
@@ -297,9 +300,9 @@ def _validate(fields: Mapping[str, Any], notes: DecodeNotes) -> AssemblyRequest:
     return request
 
 
-def _digest(request: AssemblyRequest) -> str:
+def _meaning(request: AssemblyRequest) -> bytes:
     try:
-        return request.digest()
+        return request.meaning()
     except ValueError:
         raise InvalidRequest("a number is beyond what canonical JSON can carry") from None
 

@@ -9,7 +9,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Final, cast
+from typing import Final, Protocol, cast
 
 from pydantic_core import from_json
 
@@ -122,18 +122,39 @@ def bundle_chars(bundle: ContextBundle) -> int:
     return chars + (chars if bundle.payload is not None else 0)
 
 
+class Trail(Protocol):
+    """What is kept to explain a bundle, and to make it again."""
+
+    @property
+    def record(self) -> bytes:
+        """The receipt's record."""
+        ...
+
+    @property
+    def size_bytes(self) -> int:
+        """About what record and capture have together."""
+        ...
+
+    def capture(self, *, max_bytes: int) -> bytes:
+        """The inputs of fusing and sealing; where they are larger, one line that says so."""
+        ...
+
+
 def bundle_outcome(
     bundle: ContextBundle,
     usage: UsageEvent,
+    trail: Trail,
     *,
     request_digest: str,
     as_of: datetime,
     max_record_bytes: int,
+    max_capture_bytes: int,
     public_url: str,
 ) -> OutcomeRecord:
     """The outcome of a request that is served.
 
-    A bundle of more than `max_record_bytes` is kept beside a reference to it, which is the reply then.
+    A bundle of more than `max_record_bytes` is kept beside a reference to it, which is the reply then. Where
+    `max_capture_bytes` is 0 no capture is kept.
     """
     body = to_wire(bundle)
     reference = None
@@ -153,6 +174,8 @@ def bundle_outcome(
         reply=body if reference is None else to_wire(reference),
         usage=to_wire(usage),
         bundle=None if reference is None else body,
+        receipt=trail.record,
+        capture=trail.capture(max_bytes=max_capture_bytes) if max_capture_bytes else None,
     )
 
 

@@ -48,6 +48,7 @@ class ContentPolicy:
 class Plan:
     """The window of one request, before anything was gathered."""
 
+    project_id: str
     policy: ContentPolicy
     window: Window
     counter: TokenCounter
@@ -58,6 +59,11 @@ class Plan:
     fusion: FusionPipeline
     plugins: tuple[str, ...]
     """The strategies of the request that run in processes of their own."""
+
+    @property
+    def is_masking(self) -> bool:
+        """Whether credentials in the project's retrieved text are masked."""
+        return self.project_id not in self.policy.unmasked_projects
 
     @property
     def content_tokens(self) -> int:
@@ -90,6 +96,7 @@ def plan_request(frame: RequestFrame, scope: Scope, policy: ContentPolicy) -> Pl
     def seat(text: str, system_tokens: int, user_tokens: int) -> Plan:
         overhead = Overhead(client=client, framing=framing, preamble=_preamble_tokens(counter, text))
         return Plan(
+            project_id=request.project_id,
             policy=policy,
             window=window,
             counter=counter,

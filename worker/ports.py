@@ -151,6 +151,8 @@ class GraphMeasures:
     is_cache_hit: bool
     tiers: Mapping[RelevanceTier, int] | None = None
     """Candidates by relevance tier; None where relevance is off."""
+    snapshot_id: str | None = None
+    """Of the graph that was read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -243,6 +245,9 @@ class OutcomeRecord:
     bundle: bytes | None = None
     """The bundle itself where `reply` is a reference; fetched by its SHA-256."""
     receipt: bytes | None = None
+    """The receipt's record, of a bundle; of an internal error its traceback."""
+    capture: bytes | None = None
+    """The inputs that make the bundle again, or one line that says why they were not kept."""
     attempts: bytes | None = None
     """Answers judged so far against this bundle; grows by compare-and-set."""
 

@@ -10,6 +10,7 @@ from typing import Final, cast
 
 from schemas.bundle import BundleUsage, ContextBundle, LayerReport, context_hash
 from schemas.codes import CONTENT_LAYERS, PARTS, LayerName, LayerReason, LayerStatus, PartName
+from schemas.receipt import Receipt, ReceiptRecord
 from schemas.usage import (
     CacheCounts,
     LayerOutcome,
@@ -23,11 +24,13 @@ from schemas.wire import DecodeNotes
 from worker.budget.layers import ContextBudget
 from worker.fusion.collapsing import graph_context
 from worker.fusion.finish import Sealed
+from worker.fusion.masking import Admitted
 from worker.fusion.payload import build_payload
 from worker.fusion.pipeline import Candidates
 from worker.fusion.protocols import PackedLayer
 from worker.planning import Plan
 from worker.ports import LayerContribution, RequestFrame
+from worker.receipts.record import Recorded, write_record
 
 DEGRADED: Final = frozenset({"failed", "partial"})
 """The layer statuses that make a bundle `degraded`."""
@@ -50,19 +53,34 @@ class Finished:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SealedBundle:
-    """A finished prompt written down: how each layer fared, and the bundle."""
+    """A finished prompt written down: how each layer fared, the bundle, and its receipt."""
 
     finished: Finished
     layers: Mapping[PartName, LayerReport]
     bundle: ContextBundle
+    admitted: Admitted
+    recorded: Recorded
 
 
 def seal_bundle(
-    frame: RequestFrame, plan: Plan, contributions: Mapping[PartName, LayerContribution], finished: Finished
+    frame: RequestFrame, plan: Plan, admitted: Admitted, finished: Finished, *, request_digest: str
 ) -> SealedBundle:
-    """The bundle, with the parts that the request asked to include, and the report that it is made from."""
-    layers = layer_reports(plan, contributions, finished)
-    return SealedBundle(finished=finished, layers=layers, bundle=_bundle(frame, plan, layers, finished))
+    """The bundle, with the parts that the request asked to include, and what it is made from."""
+    layers = layer_reports(plan, admitted.contributions, finished)
+    digest = context_hash(finished.sealed.messages)
+    recorded = write_record(
+        frame,
+        plan,
+        admitted,
+        finished.candidates,
+        finished.sealed,
+        request_digest=request_digest,
+        context_hash=digest,
+    )
+    bundle = _bundle(frame, plan, layers, finished, recorded, digest)
+    return SealedBundle(
+        finished=finished, layers=layers, bundle=bundle, admitted=admitted, recorded=recorded
+    )
 
 
 def layer_reports(
@@ -81,11 +99,15 @@ def layer_reports(
 
 
 def _bundle(
-    frame: RequestFrame, plan: Plan, layers: dict[PartName, LayerReport], finished: Finished
+    frame: RequestFrame,
+    plan: Plan,
+    layers: dict[PartName, LayerReport],
+    finished: Finished,
+    recorded: Recorded,
+    digest: str,
 ) -> ContextBundle:
     request, sealed, usage = frame.request, finished.sealed, finished.usage
     include = set(request.include)
-    digest = context_hash(sealed.messages)
     is_degraded = any(report.status in DEGRADED for report in layers.values())
     return ContextBundle(
         request_id=request.request_id,
@@ -120,6 +142,11 @@ def _bundle(
         )
         if include & _PAYLOAD_PARTS
         else None,
+        receipt=Receipt(
+            receipt_id=recorded.receipt_id,
+            counts=recorded.counts,
+            record=ReceiptRecord.model_validate_json(recorded.record) if "receipt" in include else None,
+        ),
         context_hash=digest,
         assembled_at=frame.as_of,
     )
@@ -128,7 +155,6 @@ def _bundle(
 def usage_event(
     frame: RequestFrame,
     plan: Plan,
-    contributions: Mapping[PartName, LayerContribution],
     sealed: SealedBundle,
     *,
     generation: int,
@@ -138,6 +164,7 @@ def usage_event(
 ) -> UsageEvent:
     """The event that goes with the bundle; the only place where clocks show."""
     request, finished = frame.request, sealed.finished
+    contributions, masked = sealed.admitted.contributions, sealed.admitted.masked
     graph = contributions.get("graph")
     asked = graph.measures if graph is not None else None
     return UsageEvent(
@@ -163,6 +190,7 @@ def usage_event(
         if asked
         else None,
         tiers=dict(asked.tiers) if asked and asked.tiers else None,
+        masked_secrets=sum(masked.values()) if sealed.admitted.is_masking else None,
     )
 
 

@@ -10,7 +10,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Annotated, Final, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, model_validator
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_serializer, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from schemas.codes import TaskType
@@ -165,7 +165,17 @@ class Outcomes(_Group):
         gt=0,
         description="One store call; the driver's own default waits 4 to 9 s on a dead server.",
     )
-    keep_seconds: int = Field(default=7_200, gt=0, description="How long the bytes are kept for redelivery.")
+    keep_seconds: int = Field(
+        default=7_200,
+        gt=0,
+        description="How long bundles, receipts and captures are kept, for redelivery and for explanations.",
+    )
+    max_capture_bytes: int = Field(
+        default=4_000_000,
+        ge=0,
+        description="Inputs of one bundle that are kept so that it can be made again, before compression; of "
+        "larger ones only the receipt is kept, with 0 of all.",
+    )
     forget_seconds: int = Field(default=172_800, gt=0, description="How long a repeat is told from a reuse.")
 
     @model_validator(mode="after")
@@ -243,6 +253,15 @@ class Content(_Group):
         default_factory=dict, description="Source roots by project id; nothing outside them is read."
     )
     summary_tokens: int = Field(default=500, gt=0, description="Cap of the thread summary.")
+    unmasked_projects: frozenset[str] = Field(
+        default=frozenset(),
+        description="Projects whose retrieved text is shown as it is; elsewhere what looks like a credential "
+        "is masked.",
+    )
+
+    @field_serializer("unmasked_projects")
+    def _in_order(self, value: frozenset[str]) -> list[str]:
+        return sorted(value)
 
     @model_validator(mode="after")
     def _default_model_is_known(self) -> Self:

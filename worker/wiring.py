@@ -55,7 +55,7 @@ from worker.providers.task import TaskProvider
 from worker.providers.threads import MAX_THREADS, SourceThreads
 from worker.settings import Settings as Settings  # noqa: PLC0414 - the commands name its type from here
 from worker.telemetry import Telemetry
-from worker.wiring_graph import build_graph
+from worker.wiring_graph import build_graph, code_version, settings_digest
 from worker.wiring_state import build_state
 
 log = structlog.get_logger()
@@ -80,6 +80,9 @@ def content_policy(settings: Settings) -> ContentPolicy:
             for name, row in content.subjects.items()
         },
         default_strategy=content.strategy,
+        unmasked_projects=content.unmasked_projects,
+        settings_digest=settings_digest(settings),
+        code_version=code_version(),
     )
 
 

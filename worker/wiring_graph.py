@@ -30,7 +30,20 @@ from worker.wiring_graph_store import NO_PROJECT
 from worker.wiring_graph_store import build_graph_store as build_graph_store  # noqa: PLC0414 - the commands take it from here
 from worker.wiring_graph_store import build_neo4j_link as build_neo4j_link  # noqa: PLC0414 - as above
 
-_DECIDING_PACKAGES: Final = ("worker.graph", "worker.budget", "schemas")
+_DECIDING_PACKAGES: Final = (
+    "worker.budget",
+    "worker.code",
+    "worker.fusion",
+    "worker.fusion.strategies",
+    "worker.graph",
+    "worker.memory",
+    "worker.plans",
+    "worker.providers",
+    "worker.receipts",
+    "worker.state",
+    "schemas",
+)
+_DECIDING_MODULES: Final = ("assembly.py", "planning.py", "sealing.py")
 _SOURCE_SUFFIXES: Final = (".py", ".pl")
 
 
@@ -121,6 +134,7 @@ def code_version() -> str:
         for package in _DECIDING_PACKAGES
         for item in _sources(files(package))
     )
+    sources += sorted((name, sha256_hex((files("worker") / name).read_bytes())) for name in _DECIDING_MODULES)
     return sha256_hex(canonical_json([list(source) for source in sources]))[:16]
 
 

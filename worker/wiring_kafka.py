@@ -21,6 +21,7 @@ from worker.code.extracting_pool import ExtractingPool
 from worker.decoding import read_ids
 from worker.errors import Unavailable
 from worker.failpoints import Failpoints
+from worker.fusion import secrets
 from worker.heap import settle_heap
 from worker.kafka.app import ConsumerOptions, KafkaWorker, Route
 from worker.kafka.connection import KafkaConnection
@@ -125,6 +126,7 @@ async def build_service(settings: Settings, *, usage_log: Path | None = None) ->
     kafka, limits, tracing = settings.kafka, settings.limits, settings.tracing
     # Reading a vocabulary takes half a second, which no request should pay.
     await asyncio.to_thread(load_counters, settings)
+    await asyncio.to_thread(secrets.prepare)
     async with AsyncExitStack() as stack:
         spans = stack.enter_context(open_tracing(tracing.exporter, file=tracing.file, ratio=tracing.ratio))
         telemetry, health = Telemetry(spans), Health()
@@ -184,6 +186,7 @@ async def build_service(settings: Settings, *, usage_log: Path | None = None) ->
             limits=HandlerLimits(
                 body=body_limits,
                 max_record_bytes=limits.max_record_bytes,
+                max_capture_bytes=settings.outcomes.max_capture_bytes,
                 public_url=settings.http.public_url or http_url,
                 forget_seconds=settings.outcomes.forget_seconds,
             ),

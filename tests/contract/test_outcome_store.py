@@ -43,6 +43,7 @@ records = st.builds(
     usage=st.none() | blobs,
     bundle=st.none() | blobs,
     receipt=st.none() | blobs,
+    capture=st.none() | blobs,
     attempts=st.none() | blobs,
 )
 hostile_ids = st.text(max_size=12) | st.text("a:{}*?[]%/\\.|, \"'\x00\ud800é", max_size=6)

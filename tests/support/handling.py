@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from schemas.bundle import ContextBundle, Message, context_hash
+from schemas.receipt import Receipt, ReceiptCounts
 from schemas.request import AssemblyRequest
 from schemas.usage import UsageCounts, UsageEvent, usage_event_id
 from schemas.wire import DecodeNotes
@@ -45,14 +46,27 @@ ROUTES = Routes(
 LIMITS = Limits(
     body=BodyLimits(max_bytes=100_000, max_depth=32),
     max_record_bytes=10_000,
+    max_capture_bytes=1_000_000,
     public_url="http://127.0.0.1:8080",
 )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trail:
+    """As much of one as is stored."""
+
+    record: bytes = b"{}"
+    size_bytes: int = 2
+
+    def capture(self, *, max_bytes: int) -> bytes:
+        return b"capture of at most %d bytes" % max_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assembled:
     bundle: ContextBundle
     usage: UsageEvent
+    trail: Trail = Trail()
 
 
 def record(
@@ -84,6 +98,7 @@ def bundle(request: AssemblyRequest, text: str, *, as_of: datetime = NOW) -> Con
         task_type="BUILD",
         status="complete",
         messages=messages,
+        receipt=Receipt(receipt_id="0" * 26, counts=ReceiptCounts(considered=0, kept=0, dropped=0)),
         context_hash=context_hash(messages),
         assembled_at=as_of,
     )
@@ -162,8 +177,15 @@ class Bench:
         return self.now()
 
     async def _assemble(
-        self, request: AssemblyRequest, *, as_of: datetime, generation: int, notes: DecodeNotes
+        self,
+        request: AssemblyRequest,
+        *,
+        as_of: datetime,
+        generation: int,
+        notes: DecodeNotes,
+        meaning: bytes,
     ) -> Assembled:
+        assert meaning == request.meaning()
         self.step("before assemble")
         await asyncio.sleep(0)
         self.assembled += 1

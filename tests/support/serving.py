@@ -56,7 +56,13 @@ class Serving:
         self.lines.append(line)
 
     async def assemble(
-        self, request: AssemblyRequest, *, as_of: datetime, generation: int, notes: DecodeNotes
+        self,
+        request: AssemblyRequest,
+        *,
+        as_of: datetime,
+        generation: int,
+        notes: DecodeNotes,
+        meaning: bytes,
     ) -> Assembled:
         """`large: N` gives N characters, `small window` a rejection, `wait` an answer when `held` is set."""
         text = request.user_message
@@ -103,6 +109,7 @@ async def serving(bootstrap: str, prefix: str, folder: Path) -> AsyncGenerator[S
             limits=Limits(
                 body=BodyLimits(max_bytes=1_000_000, max_depth=32),
                 max_record_bytes=20_000,
+                max_capture_bytes=1_000_000,
                 public_url=one.http_url,
             ),
             telemetry=telemetry,

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from schemas.codes import PartName
 from tests.support.assembling import assemble, assembler, bundle_of, wire_request
 from worker import assembly, planning
+from worker.assembly import Fusing
 from worker.budget.tokens import counter_for
-from worker.planning import Plan
-from worker.ports import LayerContribution, RequestFrame, TokenCounter
+from worker.ports import TokenCounter
 from worker.sealing import SealedBundle
 
 HAN = "重试循环忽略了支付客户端的截止日期"
@@ -45,11 +43,9 @@ async def test_heavy_requests_are_fused_and_sealed_off_the_event_loop(
     threads: list[threading.Thread] = []
     fuse_and_seal = assembly.fuse_and_seal
 
-    def watched(
-        frame: RequestFrame, plan: Plan, contributions: Mapping[PartName, LayerContribution]
-    ) -> SealedBundle:
+    def watched(fusing: Fusing) -> SealedBundle:
         threads.append(threading.current_thread())
-        return fuse_and_seal(frame, plan, contributions)
+        return fuse_and_seal(fusing)
 
     monkeypatch.setattr(assembly, "fuse_and_seal", watched)
     await assemble(wire_request(**more), assembler())

@@ -12,7 +12,7 @@ from schemas.bundle import ContextBundle, Rejection, to_wire
 from schemas.request import AssemblyRequest
 from schemas.usage import UsageEvent
 from schemas.wire import DecodeNotes, sha256_hex
-from tests.support.handling import FIELDS, bundle, usage
+from tests.support.handling import FIELDS, Trail, bundle, usage
 from worker.errors import InternalError, InvalidRequest, Rejected, UnknownLayer, WorkerDied
 from worker.outcomes import (
     Refusal,
@@ -38,9 +38,11 @@ def served(text: str, *, max_record_bytes: int) -> OutcomeRecord:
     return bundle_outcome(
         bundle(REQUEST, text),
         usage(REQUEST),
+        Trail(),
         request_digest="d" * 64,
         as_of=AT,
         max_record_bytes=max_record_bytes,
+        max_capture_bytes=1_000,
         public_url="http://host:1/",
     )
 
@@ -137,9 +139,11 @@ def test_a_stored_bundle_refuses_nothing_whatever_it_says() -> None:
     outcome = bundle_outcome(
         bundle(request, "x"),
         usage(request),
+        Trail(),
         request_digest="d" * 64,
         as_of=AT,
         max_record_bytes=10_000,
+        max_capture_bytes=0,
         public_url="",
     )
     assert stored_refusal(outcome) is None

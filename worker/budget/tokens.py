@@ -128,13 +128,19 @@ def _kept_counter(encoding: str, safety_factor: str) -> TokenCounter:
         return _counters[encoding, factor]
 
 
-def charge_spans(counter: TokenCounter, text: str, spans: Sequence[tuple[str, int]]) -> dict[str, int]:
+def charge_spans(
+    counter: TokenCounter,
+    text: str,
+    spans: Sequence[tuple[str, int]],
+    *,
+    ends: NDArray[np.int64] | None = None,
+) -> dict[str, int]:
     """Tokens of one encoding of `text`, each charged to the part that holds its first byte.
 
     `spans` are the parts in order, each with the character offset at which it ends; the last one ends
     with the text. A name may come more than once. The values sum to `counter.count(text)` exactly, by
     construction: merges across a seam are charged once, and a safety factor's rounding falls on the
-    part in which it happens. Raises ValueError when the spans do not cover the text.
+    part in which it happens. `ends` are the text's token ends, where they are known. Raises ValueError when the spans do not cover the text.
     """
     stops = [end for _, end in spans]
     if stops != sorted(stops) or (stops[-1] if stops else 0) != len(text) or (stops and stops[0] < 0):
@@ -144,7 +150,8 @@ def charge_spans(counter: TokenCounter, text: str, spans: Sequence[tuple[str, in
         return charged
     if len(charged) == 1:
         return {spans[0][0]: counter.count(text)}
-    ends = counter.token_ends(text)
+    if ends is None:
+        ends = counter.token_ends(text)
     starts = np.concatenate((np.zeros(1, dtype=np.int64), ends[:-1]))[: len(ends)]
     begin = done_bytes = done_tokens = 0
     for index, (name, end) in enumerate(spans):

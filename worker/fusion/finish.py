@@ -12,6 +12,9 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Final
 
+import numpy as np
+from numpy.typing import NDArray
+
 from schemas.bundle import Message
 from schemas.codes import PARTS, PartName
 from worker.budget.allocation import Overflow, seal
@@ -39,6 +42,9 @@ class Sealed:
     spent: Mapping[PartName, int]
     budget: ContextBudget
     is_exact: bool
+    token_ends: NDArray[np.int64] | None
+    """Of the user message's one encoding, as `TokenCounter.token_ends` gives them; None where it has but one
+    part."""
 
 
 def join_and_seal(
@@ -66,7 +72,7 @@ def join_and_seal(
         sections = {layer: section_text(section.frame, section.placed) for layer, section in shown.items()}
         parts: dict[PartName, str] = {layer: own.get(layer) or sections.get(layer, "") for layer in PARTS}
         used_preamble = preamble if shown else ""
-        charged, is_exact = _charge(parts, used_preamble, counter)
+        charged, is_exact, token_ends = _charge(parts, used_preamble, counter)
         spent: dict[PartName, int] = {layer: charged[layer] for layer in PARTS}
         outcome = seal(budget, spent=spent, floors=floors)
         if isinstance(outcome, ContextBudget):
@@ -79,6 +85,7 @@ def join_and_seal(
                 spent=spent,
                 budget=outcome,
                 is_exact=is_exact,
+                token_ends=token_ends,
             )
         shown = _give_way(shown, spent, outcome, repack)
 
@@ -110,19 +117,21 @@ def _give_way(
 
 def _charge(
     parts: Mapping[PartName, str], preamble: str, counter: TokenCounter
-) -> tuple[dict[str, int], bool]:
-    """Tokens by part, one encoding a message; and whether all of them are exact."""
+) -> tuple[dict[str, int], bool, NDArray[np.int64] | None]:
+    """Tokens by part, one encoding a message; whether all of them are exact; the last message's token ends."""
     charged = dict.fromkeys(_CHARGED, 0)
     is_exact = True
+    token_ends = None
     texts: dict[str, str] = {_PREAMBLE: preamble, **parts}
     for message in (("system",), _OF_USER):
         shown = [name for name in message if texts[name]]
         if shown:
             content = "".join([texts[name] for name in shown])
             ends = accumulate([len(texts[name]) for name in shown])
-            charged |= charge_spans(counter, content, list(zip(shown, ends, strict=True)))
+            token_ends = counter.token_ends(content) if len(shown) > 1 else None
+            charged |= charge_spans(counter, content, list(zip(shown, ends, strict=True)), ends=token_ends)
             is_exact = is_exact and counter.is_exact(content)
-    return charged, is_exact and counter.exact
+    return charged, is_exact and counter.exact, token_ends
 
 
 def _messages(parts: Mapping[PartName, str], preamble: str) -> tuple[Message, ...]:

@@ -37,7 +37,7 @@ def build_payload(
         _wire_fragment(frame, placed, span, counter=counter, with_content=with_content)
         for layer in PARTS
         if layer in sealed.packed
-        for placed, span in _spans(sealed.packed[layer])
+        for placed, span in spans_of(sealed.packed[layer])
     )
     total = sum(fragment.token_count for fragment in fragments)
     reserved = budget.system + budget.user + budget.output
@@ -99,7 +99,7 @@ def _wire_fragment(
     )
 
 
-def _spans(packed: PackedLayer) -> Iterator[tuple[Placed, tuple[int, int]]]:
+def spans_of(packed: PackedLayer) -> Iterator[tuple[Placed, tuple[int, int]]]:
     """Each fragment with its character span in the section, which is laid out as `compose` lays it out."""
     body = len(packed.frame.opening) + 1
     offset = body + len(packed.frame.heading)

@@ -53,7 +53,14 @@ from worker.kafka.received import (
 from worker.kafka.records import Handled, InboundRecord, Publisher
 from worker.kafka.replies import Replies, Routes
 from worker.kafka.spans import record_span
-from worker.outcomes import bundle_chars, bundle_outcome, refusal_of, rejection_outcome, stored_refusal
+from worker.outcomes import (
+    Trail,
+    bundle_chars,
+    bundle_outcome,
+    refusal_of,
+    rejection_outcome,
+    stored_refusal,
+)
 from worker.ports import OutcomeKey, OutcomeRecord, OutcomeStore, Tombstone
 from worker.telemetry import SPAN_DECODE, SPAN_REQUEST, SPAN_STORE, Telemetry
 
@@ -63,7 +70,7 @@ _YOUNG: Final = timedelta(seconds=1)
 """A record younger than this can hardly have an outcome yet, so nobody asks; the put finds it if it has."""
 
 _LOOP_CHARS: Final = 256_000
-"""Of a bundle that is written down on the event loop: about two milliseconds."""
+"""Of a bundle and its capture that are written down on the event loop: about two milliseconds."""
 
 
 class Assembled(Protocol):
@@ -79,14 +86,28 @@ class Assembled(Protocol):
         """What it spent."""
         ...
 
+    @property
+    def trail(self) -> Trail:
+        """What explains it."""
+        ...
+
 
 class Assemble(Protocol):
     """Assembles one validated request."""
 
     async def __call__(
-        self, request: AssemblyRequest, *, as_of: datetime, generation: int, notes: DecodeNotes
+        self,
+        request: AssemblyRequest,
+        *,
+        as_of: datetime,
+        generation: int,
+        notes: DecodeNotes,
+        meaning: bytes,
     ) -> Assembled:
-        """The bundle, and its usage event under this generation. Raises Rejected; all else is a defect."""
+        """The bundle, its usage event under this generation, and what explains both.
+
+        Raises Rejected; all else is a defect.
+        """
         ...
 
 
@@ -105,6 +126,8 @@ class Limits:
     body: BodyLimits
     max_record_bytes: int
     """A larger bundle is published by reference, under `public_url`."""
+    max_capture_bytes: int
+    """Of a larger one nothing but its size is kept; 0 keeps none."""
     public_url: str
     forget_seconds: int = 48 * 3_600
     """The outcome store's own; a record older than this is `expired`."""
@@ -241,19 +264,25 @@ class RequestHandler:
                 return self._reject(received, key, Expired("the request was met after its `expires_at`"))
             check_request(request)
             assembled = await self._assemble(
-                request, as_of=received.as_of, generation=key.generation, notes=decoded.notes
+                request,
+                as_of=received.as_of,
+                generation=key.generation,
+                notes=decoded.notes,
+                meaning=decoded.meaning,
             )
             write = partial(
                 bundle_outcome,
                 assembled.bundle,
                 assembled.usage,
+                assembled.trail,
                 request_digest=decoded.digest,
                 as_of=received.as_of,
                 max_record_bytes=self._limits.max_record_bytes,
+                max_capture_bytes=self._limits.max_capture_bytes,
                 public_url=self._limits.public_url,
             )
             # Writing down and hashing megabytes would hold the event loop.
-            is_large = bundle_chars(assembled.bundle) > _LOOP_CHARS
+            is_large = bundle_chars(assembled.bundle) + assembled.trail.size_bytes > _LOOP_CHARS
             record = await asyncio.to_thread(write) if is_large else write()
             return _Decision(record=record, outcome=assembled.bundle.status, usage=assembled.usage)
         except Rejected as refusal:

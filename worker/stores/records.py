@@ -1,6 +1,6 @@
 """The one binary form of an outcome, and of what is left of it; every store keeps these bytes.
 
-    byte 0     format, 1
+    byte 0     format, 2
     byte 1     kind: `R` record, `T` tombstone
     bytes 2-5  CRC-32 of the plain fields, big-endian
     the rest   the fields: compressed with Zstandard in a record, plain in a tombstone
@@ -22,7 +22,9 @@ from schemas.wire import sha256_hex
 from worker.errors import StoreUnavailable
 from worker.ports import OutcomeRecord, Tombstone
 
-FORMAT: Final = 1
+FORMAT: Final = 2
+_WITHOUT_CAPTURE: Final = 1
+"""The format before captures, which is read as well."""
 _RECORD: Final = b"R"
 _TOMBSTONE: Final = b"T"
 
@@ -52,6 +54,7 @@ def encode_record(record: OutcomeRecord) -> bytes:
         record.bundle,
         record.receipt,
         record.attempts,
+        record.capture,
     )
     return _HEAD.pack(FORMAT, _RECORD, zlib.crc32(plain)) + bytes(cramjam.zstd.compress(plain, _ZSTD_LEVEL))
 
@@ -76,7 +79,7 @@ def decode(data: bytes, *, store: str) -> OutcomeRecord | Tombstone:
     """
     if not data:
         raise StoreUnavailable(store, "it holds an empty record")
-    if data[0] != FORMAT:
+    if data[0] not in {FORMAT, _WITHOUT_CAPTURE}:
         raise StoreUnavailable(store, f"it holds a record of format {data[0]}; this version reads {FORMAT}")
     try:
         _, kind, checksum = _HEAD.unpack_from(data)
@@ -92,7 +95,8 @@ def decode(data: bytes, *, store: str) -> OutcomeRecord | Tombstone:
 def _record(plain: bytes, checksum: int) -> OutcomeRecord:
     _verify(plain, checksum)
     (microseconds,) = _MICROSECONDS.unpack_from(plain)
-    request_digest, reply, usage, bundle, receipt, attempts = _unpack(plain, _MICROSECONDS.size)
+    request_digest, reply, usage, bundle, receipt, attempts, *more = _unpack(plain, _MICROSECONDS.size)
+    (capture,) = more or (None,)
     return OutcomeRecord(
         request_digest=_present(request_digest).decode(),
         as_of=_EPOCH + timedelta(microseconds=microseconds),
@@ -101,6 +105,7 @@ def _record(plain: bytes, checksum: int) -> OutcomeRecord:
         bundle=bundle,
         receipt=receipt,
         attempts=attempts,
+        capture=capture,
     )
 
 

@@ -25,12 +25,13 @@ RECORD = OutcomeRecord(
 records = st.builds(
     OutcomeRecord,
     request_digest=st.text("0123456789abcdef", min_size=64, max_size=64),
-    as_of=st.datetimes(timezones=st.timezones()),
+    as_of=st.datetimes(timezones=st.timezones(), allow_imaginary=False),
     reply=st.binary(max_size=300),
     usage=st.none() | st.binary(max_size=300),
     bundle=st.none() | st.binary(max_size=300),
     receipt=st.none() | st.binary(max_size=300),
     attempts=st.none() | st.binary(max_size=300),
+    capture=st.none() | st.binary(max_size=300),
 )
 tombstones = st.builds(Tombstone, request_digest=st.text("abc", max_size=9), reply_sha256=st.text("abc"))
 

@@ -1,0 +1,334 @@
+"""Where values that look like credentials stand in a text: the detectors of detect-secrets, placed exactly.
+
+The plug-ins say which values there are; here their expressions are asked for places, and only where a cheap
+look found something that they could match. Their global settings, scanning and verification are not used: the
+same text gives the same places in every process, and nothing is asked of a network.
+
+Left out are the detectors of high entropy alone, of IP addresses, and those whose values have no mark of
+their own: digests, lock files and test data are full of such values. An assignment to a name that speaks of a
+secret counts where the value is one that nobody would type.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, AnyStr, Final
+
+if TYPE_CHECKING:
+    from detect_secrets.plugins.jwt import JwtTokenDetector
+
+_LINE_CHARS: Final = 2_048
+"""Longer lines are looked at in pieces, since some expressions take time in the square of a line."""
+_OVERLAP_CHARS: Final = 384
+
+_RUN: Final = 20
+"""The tokens of most vendors hold that many letters and digits in a row; few other words do."""
+_LETTERS_AND_DIGITS: Final = bytes(
+    ord("a") if chr(code).isascii() and chr(code).isalnum() else 0 for code in range(256)
+)
+_LONG_RUN: Final = b"a" * _RUN
+_NEAR_RUN: Final = re.compile(
+    r"A3T|A[BCKS][CI]A|gh[oprsu]_|k_live_|T3BlbkFJ|(?:AC|SK)[a-z0-9]{32}|[0-9a-z]{32}-us\d"
+)
+"""What such a run begins with or stands beside where it is a token."""
+_BEFORE_RUN: Final = 8
+_AFTER_RUN: Final = 4
+_MARKS: Final = {
+    "://": re.compile(r"[^\s/?#@:]*:[^\s]*@"),
+    "eyJ": re.compile(r"[\w=-]{8,}\.[\w=-]"),
+    "xox": re.compile(r"[abposr]-\d", re.IGNORECASE),
+    "hooks.slack.com": re.compile(r"/services/T", re.IGNORECASE),
+    "SG.": re.compile(r"[\w-]{22}\."),
+    "sq0csp-": re.compile(r"."),
+    "pypi-Ag": re.compile(r"E"),
+    "_authToken": re.compile(r"="),
+    "GR1348941": re.compile(r"[\w-]"),
+    "AccountKey=": re.compile(r"[\w+/]"),
+}
+"""What values without such a run begin with, and what follows it there; GitLab's have a mark of their own."""
+_GITLAB_MARKS: Final = ("t-", "gloas-")
+_GITLAB: Final = re.compile(r"gl(?:pa|d|f|soa|r|cb|im|pt|agen)t-|gloas-")
+
+_NAMES: Final = (b"key", b"pass", b"pwd", b"secret", b"token", "contraseña".encode("latin-1"))
+"""What stands in the names of variables that hold secrets."""
+_ASSIGNED: Final = re.compile(r"[\"'`][^\"'`\s]{12,}[\"'`]")
+"""A value in quotes, to which such a name may be set or compared."""
+_SET: Final = re.compile(
+    r"[ \t]*(?:export[ \t]+|set[ \t]+|-[ \t]+)?[\"']?[\w.-]*(?:key|pass|pwd|secret|token)[\w.-]*[\"']?[ \t]*"
+    r"[=:][ \t]*(?P<value>[^\s\"'`#;,(){}\[\]<>$=]{12,})[ \t]*\r?",
+    re.IGNORECASE,
+)
+"""A line of an environment or configuration file: no quotes, nothing else in the line."""
+
+_KEY_HEADER: Final = re.compile(r"BEGIN (?:[A-Z0-9]+ )*PRIVATE KEY(?: BLOCK)?-*|PuTTY-User-Key-File-\d")
+_KEY_END: Final = re.compile(r"-----END")
+_KEY_CHARS: Final = 16_384
+_KEY_TEXT: Final = re.compile(r"[A-Za-z0-9+/=]{24,}(?:(?:[ \t]*\r?\n[ \t]*|(?:\\r)?\\n)[A-Za-z0-9+/=]+)*")
+"""Base64 as keys have it, over lines or over what a string literal writes for their ends."""
+
+_TOKEN_TAIL: Final = re.compile(r"[A-Za-z0-9_\-.=+/]*")
+_LEAST_BITS: Final = 3.0
+"""Entropy of a value that was made, not thought of, per character; most words and paths have less."""
+_PLACEHOLDER: Final = re.compile(
+    r"example|change|dummy|placeholder|sample|your|xxx|fake|test|\*{3}|\.{3}|masked:|none|null|true|false"
+    r"|redacted|insert|replace|undefined",
+    re.IGNORECASE,
+)
+_LEAST_PASSWORD: Final = 4
+_SAID: Final = frozenset({"pass", "passwd", "password", "pwd", "secret", "token", "guest", "admin", "repo", "user"})
+_REFERENCE: Final = re.compile(r"[\w.\-/]*")
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Secret:
+    """A value that looks like a credential: characters `start` to `end` of the text, and which kind."""
+
+    start: int
+    end: int
+    kind: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Rule:
+    kind: str
+    expressions: tuple[re.Pattern[str], ...]
+    is_in_group: bool
+    """Whether the value is the expression's first group, where that took part, or the whole match."""
+
+
+def find_secrets(text: str) -> tuple[Secret, ...]:
+    """The values in `text` that look like credentials, in order and without overlap.
+
+    Linear in the text, in pieces of bounded size where lines are long.
+    """
+    return tuple(_without_overlap(sorted(_found(text))))
+
+
+def prepare() -> None:
+    """Load the detectors now: the first value that needs them takes some tenths of a second else."""
+    _rules()
+    _keyword_expressions()
+
+
+def _found(text: str) -> Iterator[Secret]:
+    if "PRIVATE KEY" in text or "PuTTY-User-Key" in text:
+        yield from _private_keys(text)
+    # One byte a character, so that offsets are the same: what is beyond Latin-1 is in no token and no name.
+    plain = text.encode("latin-1", "replace")
+    for start, line in _pieces(text, _suspects(text, plain)):
+        yield from _tokens(line, start)
+    for start, line in _pieces(text, _occurrences(plain.lower(), _NAMES)):
+        yield from _assigned(line, start)
+
+
+# --- Where to look -----------------------------------------------------------------------------------
+
+
+def _suspects(text: str, plain: bytes) -> Iterator[int]:
+    """Offsets of characters in whose line a vendor's token may stand."""
+    for mark, rest in _MARKS.items():
+        for at in _occurrences(text, (mark,)):
+            if rest.match(text, at + len(mark), at + _LINE_CHARS):
+                yield at
+    for at in _occurrences(text, _GITLAB_MARKS):
+        if _GITLAB.search(text, max(0, at - _BEFORE_RUN), at + _BEFORE_RUN):
+            yield at
+    runs = plain.translate(_LETTERS_AND_DIGITS)
+    at = runs.find(_LONG_RUN)
+    while at >= 0:
+        end = runs.find(b"\0", at)
+        end = len(runs) if end < 0 else end
+        near = _NEAR_RUN.search(text, max(0, at - _BEFORE_RUN), end + _AFTER_RUN)
+        if near is not None:
+            yield near.start()
+        at = runs.find(_LONG_RUN, end)
+
+
+def _occurrences(text: AnyStr, words: Iterable[AnyStr]) -> Iterator[int]:
+    """Where one of the words stands; word by word, which takes a tenth of what an expression takes."""
+    for word in words:
+        at = text.find(word)
+        while at >= 0:
+            yield at
+            at = text.find(word, at + len(word))
+
+
+def _pieces(text: str, suspects: Iterator[int]) -> Iterator[tuple[int, str]]:
+    """The lines that hold suspects, each once, with their offsets; long ones in overlapping pieces."""
+    done = -1
+    for at in sorted(suspects):
+        if at <= done:
+            continue
+        start = text.rfind("\n", 0, at) + 1
+        end = text.find("\n", at)
+        done = end = len(text) if end < 0 else end
+        step = _LINE_CHARS - _OVERLAP_CHARS
+        for begin in range(start, max(start + 1, end - _OVERLAP_CHARS), step):
+            yield begin, text[begin : min(end, begin + _LINE_CHARS)]
+
+
+# --- What stands there -------------------------------------------------------------------------------
+
+
+def _tokens(line: str, offset: int) -> Iterator[Secret]:
+    for rule in _rules():
+        for expression in rule.expressions:
+            for match in expression.finditer(line):
+                group = 1 if rule.is_in_group and match.re.groups and match[1] else 0
+                start, end = match.span(group)
+                if rule.kind == "json_web_token":
+                    end = _tail_end(line, end)
+                    if not _is_web_token(line[start:end]):
+                        continue
+                if rule.kind == "url_password" and _is_said(line[start:end]):
+                    continue
+                yield Secret(offset + start, offset + end, rule.kind)
+
+
+def _tail_end(line: str, end: int) -> int:
+    """The expression for web tokens ends as soon as it may; the signature behind it is part of the value."""
+    match = _TOKEN_TAIL.match(line, end)
+    return end if match is None else match.end()
+
+
+def _is_web_token(value: str) -> bool:
+    header, _, rest = value.partition(".")
+    return _jwt_detector().is_formally_valid(header + ".e30") and len(rest) >= _RUN
+
+
+def _assigned(line: str, offset: int) -> Iterator[Secret]:
+    if _ASSIGNED.search(line):
+        for expression, group in _keyword_expressions():
+            for match in expression.finditer(line):
+                if _is_made_up(match[group]):
+                    start, end = match.span(group)
+                    yield Secret(offset + start, offset + end, "secret")
+    elif (line_set := _SET.fullmatch(line)) and _is_made_up(line_set["value"]):
+        start, end = line_set.span("value")
+        yield Secret(offset + start, offset + end, "secret")
+
+
+def _private_keys(text: str) -> Iterator[Secret]:
+    for header in _KEY_HEADER.finditer(text):
+        stop = _KEY_END.search(text, header.end(), header.end() + _KEY_CHARS)
+        limit = header.end() + _KEY_CHARS if stop is None else stop.start()
+        for body in _KEY_TEXT.finditer(text, header.end(), min(limit, len(text))):
+            yield Secret(*body.span(), "private_key")
+
+
+def _is_made_up(value: str) -> bool:
+    """Whether a value reads like one that a program made: mixed, without blanks, and no placeholder."""
+    if not 12 <= len(value) <= 512 or any(character.isspace() for character in value):
+        return False
+    if _is_placeholder(value) or not any(c.isdigit() for c in value) or not any(c.isalpha() for c in value):
+        return False
+    from detect_secrets.filters import heuristic  # noqa: PLC0415  # takes tenths of a second to load
+
+    if heuristic.is_sequential_string(value) or heuristic.is_potential_uuid(value):
+        return False
+    return _bits(value) >= _LEAST_BITS and not _is_spoken(value)
+
+
+def _is_said(password: str) -> bool:
+    """Whether the password of an address only says what would stand there, or is the usual one of a demo."""
+    return len(password) < _LEAST_PASSWORD or _is_placeholder(password) or password.lower() in _SAID
+
+
+def _is_placeholder(value: str) -> bool:
+    return _PLACEHOLDER.search(value) is not None or "$" in value or "{" in value or "<" in value or "%" in value
+
+
+def _is_spoken(value: str) -> bool:
+    """Whether the value consists of words and short numbers, as names, paths and addresses do."""
+    words = re.split(r"[^A-Za-z0-9]+", value)
+    return _REFERENCE.fullmatch(value) is not None and all(
+        re.fullmatch(r"[A-Z]?[a-z]*\d{0,4}|[A-Z]*\d{0,4}|\d{0,4}", word) for word in words
+    )
+
+
+def _bits(value: str) -> float:
+    size = len(value)
+    return -sum(count / size * math.log2(count / size) for count in Counter(value).values())
+
+
+def _without_overlap(found: Sequence[Secret]) -> Iterator[Secret]:
+    """Of those that overlap one, from where the first begins to where the last ends."""
+    kept: Secret | None = None
+    for secret in found:
+        if kept is not None and secret.start < kept.end:
+            kept = Secret(kept.start, max(kept.end, secret.end), kept.kind)
+            continue
+        if kept is not None:
+            yield kept
+        kept = secret
+    if kept is not None:
+        yield kept
+
+
+# --- The detectors -----------------------------------------------------------------------------------
+
+
+@lru_cache(maxsize=1)
+def _rules() -> tuple[_Rule, ...]:
+    from detect_secrets.plugins import (  # noqa: PLC0415  # takes tenths of a second to load
+        aws,
+        azure_storage_key,
+        basic_auth,
+        github_token,
+        gitlab_token,
+        jwt,
+        mailchimp,
+        npm,
+        openai,
+        pypi_token,
+        sendgrid,
+        slack,
+        square_oauth,
+        stripe,
+        twilio,
+    )
+
+    whole = (
+        ("azure_storage_key", azure_storage_key.AzureStorageKeyDetector),
+        ("github_token", github_token.GitHubTokenDetector),
+        ("gitlab_token", gitlab_token.GitLabTokenDetector),
+        ("json_web_token", jwt.JwtTokenDetector),
+        ("mailchimp_key", mailchimp.MailchimpDetector),
+        ("openai_key", openai.OpenAIDetector),
+        ("pypi_token", pypi_token.PypiTokenDetector),
+        ("sendgrid_key", sendgrid.SendGridDetector),
+        ("slack_token", slack.SlackDetector),
+        ("square_secret", square_oauth.SquareOAuthDetector),
+        ("stripe_key", stripe.StripeDetector),
+        ("twilio_key", twilio.TwilioKeyDetector),
+    )
+    grouped = (
+        ("aws_key", aws.AWSKeyDetector),
+        ("npm_token", npm.NpmDetector),
+        ("url_password", basic_auth.BasicAuthDetector),
+    )
+    return tuple(
+        _Rule(kind, tuple(detector.denylist), is_in_group)
+        for detectors, is_in_group in ((whole, False), (grouped, True))
+        for kind, detector in detectors
+    )
+
+
+@lru_cache(maxsize=1)
+def _keyword_expressions() -> tuple[tuple[re.Pattern[str], int], ...]:
+    """Values in quotes that a name like `password` is set to or compared with; and the value's group."""
+    from detect_secrets.plugins import keyword  # noqa: PLC0415  # takes tenths of a second to load
+
+    return tuple(keyword.QUOTES_REQUIRED_DENYLIST_REGEX_TO_GROUP.items())
+
+
+@lru_cache(maxsize=1)
+def _jwt_detector() -> type[JwtTokenDetector]:
+    from detect_secrets.plugins.jwt import JwtTokenDetector  # noqa: PLC0415  # takes tenths of a second to load
+
+    return JwtTokenDetector

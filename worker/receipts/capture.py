@@ -1,0 +1,231 @@
+"""The inputs of fusing and sealing, written down so that a bundle can be made again without live state.
+
+A capture is lines of JSON: a header, the request as its digest reads it, then one line a source. A source's
+line is what its digest in the receipt is of, so each can be checked by itself. Credentials were masked before.
+
+    {"kind":"capture",...}          tables and settings that shaped this bundle, plug-ins' proposals, as_of
+    {"budget":...,"volk":...}       the canonical request, without what cannot matter (its id among that)
+    {"layer":"mission",...}         what each source contributed, in layer order
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from functools import lru_cache
+from typing import Final, Literal
+
+from pydantic import TypeAdapter, ValidationError
+from pydantic_core import from_json
+
+from schemas.codes import LayerReason, LayerStatus, PartName, TaskType
+from schemas.request import AssemblyRequest
+from schemas.wire import canonical_json, sha256_hex
+from worker.budget.models import ModelSpec
+from worker.errors import WorkerError
+from worker.fusion.masking import Admitted
+from worker.fusion.strategies.recorded import PluginProposal
+from worker.planning import ContentPolicy, Plan
+from worker.ports import GraphMeasures, LayerContribution, RequestFrame, Subject
+
+CAPTURE_VERSION: Final = 1
+DEFAULT_MAX_CAPTURE_BYTES: Final = 4_000_000
+"""Before compression; a bundle of 128,000 tokens from sources twice as large has some 1.2 MB."""
+
+_CONTRIBUTION: Final = TypeAdapter(LayerContribution)
+
+
+class CaptureUnreadable(WorkerError):
+    """There is no capture to work from; `code` says why."""
+
+    def __init__(self, code: Literal["capture_expired", "capture_too_large", "capture_foreign"], message: str) -> None:
+        """Say why in one line."""
+        super().__init__(message)
+        self.code = code
+
+
+@dataclass(frozen=True, slots=True)
+class Contributed:
+    """One source's contribution written down. Equal ones compare equal by their digest."""
+
+    layer: PartName
+    status: LayerStatus
+    reason: LayerReason | None
+    fragments: int
+    capped: int
+    digest: str
+    line: bytes = field(compare=False, repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Header:
+    """What a capture holds beside the request and the sources."""
+
+    kind: Literal["capture"] = "capture"
+    version: int = CAPTURE_VERSION
+    as_of: datetime
+    subject: Subject
+    task_type: TaskType
+    model: str
+    spec: ModelSpec | None
+    """The model table's row; None for a model that the table lacked."""
+    strategy: str
+    """Where the request names none."""
+    settings_digest: str
+    code_version: str
+    is_masking: bool
+    masked: Mapping[str, int]
+    snapshot_id: str | None
+    proposals: tuple[PluginProposal, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Capture:
+    """A capture read back."""
+
+    header: Header
+    request: AssemblyRequest
+    """With the id that it came under."""
+    request_digest: str
+    admitted: Admitted
+    digests: Mapping[PartName, str]
+    """Of the sources' lines as they were read."""
+
+    @property
+    def frame(self) -> RequestFrame:
+        """The request as it was analysed."""
+        header = self.header
+        return RequestFrame(
+            request=self.request, subject=header.subject, task_type=header.task_type, as_of=header.as_of
+        )
+
+
+def contributed(contribution: LayerContribution) -> Contributed:
+    """What a source gave, as a line, and its digest. What asking took is no part of it."""
+    if not contribution.fragments:
+        return _nothing(
+            contribution.layer,
+            contribution.status,
+            contribution.reason,
+            contribution.heading,
+            contribution.capped,
+        )
+    return _written(contribution)
+
+
+# Most sources of most requests have nothing to give.
+@lru_cache(maxsize=4_096)
+def _nothing(
+    layer: PartName, status: LayerStatus, reason: LayerReason | None, heading: str, capped: int
+) -> Contributed:
+    return _written(
+        LayerContribution(layer=layer, status=status, reason=reason, heading=heading, capped=capped)
+    )
+
+
+def _written(contribution: LayerContribution) -> Contributed:
+    line = _CONTRIBUTION.dump_json(contribution, exclude={"measures"})
+    return Contributed(
+        layer=contribution.layer,
+        status=contribution.status,
+        reason=contribution.reason,
+        fragments=len(contribution.fragments),
+        capped=contribution.capped,
+        digest=sha256_hex(line),
+        line=line,
+    )
+
+
+_HEADER: Final = TypeAdapter(Header)
+
+
+def write_capture(
+    frame: RequestFrame,
+    plan: Plan,
+    admitted: Admitted,
+    sources: Mapping[PartName, Contributed],
+    *,
+    request: bytes,
+    proposals: Sequence[PluginProposal],
+    max_bytes: int,
+) -> bytes:
+    """The capture, or in its place one line that says why there is none. `request` is its canonical JSON."""
+    size_bytes = len(request) + sum([len(source.line) for source in sources.values()])
+    if size_bytes > max_bytes:
+        return canonical_json(
+            {"kind": "no_capture", "code": "capture_too_large", "size_bytes": size_bytes, "max_bytes": max_bytes}
+        )
+    graph = admitted.contributions.get("graph")
+    header = Header(
+        as_of=frame.as_of,
+        subject=frame.subject,
+        task_type=frame.task_type,
+        model=plan.window.model,
+        spec=plan.policy.models.get(plan.window.model),
+        strategy=plan.policy.default_strategy,
+        settings_digest=plan.policy.settings_digest,
+        code_version=plan.policy.code_version,
+        is_masking=admitted.is_masking,
+        masked=admitted.masked,
+        snapshot_id=graph.measures.snapshot_id if graph is not None and graph.measures is not None else None,
+        proposals=tuple(proposals),
+    )
+    return b"\n".join([_HEADER.dump_json(header), request, *[source.line for source in sources.values()]])
+
+
+def read_capture(data: bytes | None, *, project_id: str, request_id: str) -> Capture:
+    """What `write_capture` wrote. Raises CaptureUnreadable."""
+    if data is None:
+        raise CaptureUnreadable("capture_expired", "the capture has expired: captures are kept for a while only")
+    lines = data.split(b"\n")
+    try:
+        head = from_json(lines[0])
+        if head.get("kind") == "no_capture":
+            raise CaptureUnreadable(
+                "capture_too_large",
+                f"no capture was kept: its {head['size_bytes']:,} bytes are above the limit of "
+                f"{head['max_bytes']:,}",
+            )
+        if head.get("version") != CAPTURE_VERSION:
+            raise CaptureUnreadable("capture_foreign", f"the capture has the form {head.get('version')!r}")
+        return _capture(lines, project_id=project_id, request_id=request_id)
+    except (ValidationError, ValueError, KeyError, AttributeError) as error:
+        said = str(error).split("\n", 1)[0]
+        raise CaptureUnreadable("capture_foreign", f"the capture cannot be read: {said}") from error
+
+
+def _capture(lines: Sequence[bytes], *, project_id: str, request_id: str) -> Capture:
+    header = _HEADER.validate_json(lines[0])
+    meaning = from_json(lines[1])
+    if meaning["project_id"] != project_id:
+        raise CaptureUnreadable("capture_foreign", "the capture is another project's")
+    contributions: dict[PartName, LayerContribution] = {}
+    digests: dict[PartName, str] = {}
+    for line in lines[2:]:
+        contribution = _CONTRIBUTION.validate_json(line)
+        if contribution.layer == "graph" and header.snapshot_id is not None:
+            contribution = replace(contribution, measures=GraphMeasures(is_cache_hit=False, snapshot_id=header.snapshot_id))
+        contributions[contribution.layer] = contribution
+        digests[contribution.layer] = sha256_hex(line)
+    return Capture(
+        header=header,
+        request=AssemblyRequest.model_validate({**meaning, "request_id": request_id}),
+        request_digest=sha256_hex(lines[1]),
+        admitted=Admitted(contributions=contributions, masked=header.masked, is_masking=header.is_masking),
+        digests=digests,
+    )
+
+
+def policy_of(capture: Capture, base: ContentPolicy) -> ContentPolicy:
+    """The tables that the capture was made under; `base` has the strategies that run in this process."""
+    header = capture.header
+    return replace(
+        base,
+        models={} if header.spec is None else {header.model: header.spec},
+        default_model=header.model,
+        subjects={header.subject.name: header.subject},
+        default_strategy=header.strategy,
+        settings_digest=header.settings_digest,
+        code_version=header.code_version,
+    )
