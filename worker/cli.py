@@ -103,7 +103,7 @@ def run(
 
     Example: `WORKER_KAFKA__BOOTSTRAP_SERVERS='["127.0.0.1:9092"]' context-worker run`
     """
-    from worker.wiring_kafka import run_service  # noqa: PLC0415  # brokers and stores load only where they are used
+    from worker.wiring_worker import run_service  # noqa: PLC0415  # brokers and stores load only where they are used
 
     if port is not None and not embedded:
         fail("--port belongs to --embedded")

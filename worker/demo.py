@@ -25,7 +25,8 @@ from worker.index_commands import index_tree
 from worker.kafka.embedded import embedded_broker
 from worker.usage.log import aggregate_usage, read_usage_records
 from worker.usage.report import render_report
-from worker.wiring_kafka import demo_settings, start_worker
+from worker.wiring_kafka import demo_settings
+from worker.wiring_worker import start_worker
 
 BAR_CELLS: Final = 24
 REPLY_SECONDS: Final = 20.0
