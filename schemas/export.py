@@ -17,6 +17,7 @@ from typing import Any, Final
 
 from pydantic import BaseModel
 
+from schemas.receipt import ReceiptRecord
 from schemas.state import StateEvent
 from schemas.topics import DEFAULT_PREFIX, TOPICS, TopicRole, TopicSpec
 from schemas.wire import SCHEMA_VERSION, RequestModel
@@ -53,7 +54,8 @@ def export(*, root: Path = ROOT, check: bool = False) -> list[str]:
 
 def documents() -> dict[str, str]:
     """Every exported file's text by its name."""
-    schemas = {schema_path(model): json_schema(model) for model in messages()}
+    # A receipt's record crosses in a bundle, and stands alone in the files that explain one.
+    schemas = {schema_path(model): json_schema(model) for model in (*messages(), ReceiptRecord)}
     found = {**schemas, "asyncapi.json": async_api()}
     return {name: json.dumps(found[name], indent=2, ensure_ascii=False) + "\n" for name in found}
 

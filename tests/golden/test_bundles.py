@@ -52,6 +52,14 @@ REQUESTS = {
         "pack": PACK,
         "budget": {"total": 1_100, "layers": {"output": 100}},
     },
+    "receipt": {
+        "memory": MEMORY,
+        "artifacts": ARTIFACTS,
+        "pack": PACK,
+        "payload": {"task_context": "The deploy key is AKIA2E0A8F3B244C9986; do not show it."},
+        "budget": {"total": 620, "layers": {"output": 100}},
+        "include": ["messages", "receipt"],
+    },
     "in_bytes": {"model": "generic-8k", "session": SESSION, "memory": MEMORY},
     "minimal": {},
 }
