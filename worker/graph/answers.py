@@ -8,7 +8,7 @@ under a digest of them; `encode_answer` and
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -107,7 +107,7 @@ def build_answer(
     return GraphAnswer(
         snapshot_id=selection.snapshot_id,
         pack=written.text,
-        passages=_passages(selection, snapshot, shown),
+        passages=find_passages(selection, snapshot, shown),
         tests=_tests(snapshot, best),
         open_traces=_open_traces(snapshot, best),
         unindexed=unindexed_paths(snapshot, inputs.paths),
@@ -126,7 +126,10 @@ def unindexed_paths(snapshot: Snapshot, paths: tuple[str, ...]) -> tuple[str, ..
     return tuple(sorted(missing))
 
 
-def _passages(selection: Selection, snapshot: Snapshot, shown: set[NodeRef]) -> tuple[Passage, ...]:
+def find_passages(
+    selection: Selection, snapshot: Snapshot, shown: Collection[NodeRef] = ()
+) -> tuple[Passage, ...]:
+    """What the request's words found, the strongest first, at most twenty, without the nodes in `shown`."""
     found: list[Passage] = []
     for link in selection.lexical:
         number = snapshot.find(link.node)

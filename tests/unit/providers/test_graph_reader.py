@@ -20,9 +20,10 @@ from worker.graph.model import NodeRef
 from worker.graph.question import GraphPolicy
 from worker.graph.relevance import Refinement, RelevanceFacts
 from worker.ports import LayerBudget, LayerContribution, RequestFrame, Subject, TokenCounter
+from worker.providers.contribution import layer_text
 from worker.providers.graph import GraphProvider
 from worker.providers.graph_reader import GraphReader
-from worker.providers.semantic import SemanticProvider
+from worker.providers.semantic import SemanticProvider, render_semantic_context
 from worker.providers.snapshots import Snapshots
 from worker.providers.states import ThreadStates
 from worker.providers.task import TaskProvider
@@ -145,6 +146,25 @@ async def test_the_graph_layer_shows_the_pack(graph: Graph) -> None:
     assert any("def retry(deadline)" in text for text in texts(layer))
     assert layer.measures is not None
     assert not layer.measures.is_cache_hit
+
+
+async def test_what_words_found_reads_as_the_plain_function_does(graph: Graph) -> None:
+    # A pack without room shows nothing, so that the layer holds all that was found.
+    layer = await SemanticProvider(graph.reader).provide(
+        frame(**ASKED), SCOPE, replace(BUDGET, graph_tokens=1)
+    )
+    snapshot = await graph.snapshots.latest(SCOPE.project_id, roots=())
+    text = render_semantic_context(ASKED["user_message"], snapshot=snapshot, subject=IMPLEMENT)
+    assert text == layer_text(layer)
+    assert text.startswith("# FOUND BY WORDS\n## ")
+    for max_lines, shown in ((6, "log.py::rotate"), (5, "")):
+        named = render_semantic_context(
+            "x", ["src/log.py"], snapshot=snapshot, subject=IMPLEMENT, max_lines=max_lines
+        )
+        assert shown in named
+        assert len(named.splitlines()) <= max_lines
+    assert render_semantic_context("retry", snapshot=None, subject=IMPLEMENT) == ""
+    assert render_semantic_context("retry", snapshot=snapshot, subject=CHAT) == ""
 
 
 async def test_layers_of_one_request_ask_once_and_the_next_request_is_a_hit(graph: Graph) -> None:
