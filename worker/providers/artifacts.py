@@ -92,15 +92,6 @@ def render_artifact_digest(store: object | None, thread_id: str = "", max_items:
     return layer_text(block.finish())
 
 
-def view_artifacts(store: object | None, *, thread_id: str = "") -> tuple[Artifact, ...]:
-    """The artifacts of a duck-typed store as this project's own, in the store's order.
-
-    Those of the thread where the store can tell, else all. Raises what the store raises, and ValueError or
-    TypeError where an artifact cannot be read.
-    """
-    return tuple(view_artifact(item) for item in _fetch(store, thread_id))
-
-
 def build_digest(artifacts: Sequence[Artifact], *, max_items: int = MAX_ITEMS) -> LayerContribution:
     """The digest as fragments: a line each, with the name line as the shorter rendering.
 
