@@ -77,6 +77,11 @@ MergeRule = Literal["exact", "contained", "same_node"]
 """Why two fragments were shown as one: equal texts, one text inside the other, or the same thing named."""
 
 
+Volatility = Literal["constant", "project", "thread", "step", "request"]
+"""What has to change before a text does: nothing, the project, the thread's goal, the work's progress, or the
+very next message."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Absorbed:
     """A fragment that another one speaks for, and why."""
@@ -117,6 +122,10 @@ class Fragment:
     created_at: datetime | None = None
     """The content's own time, where it has one."""
     metadata: Mapping[str, str] = field(default_factory=dict[str, str])
+    about: str = ""
+    """Id of the one thing that the text shows, as every source would spell it: of code, a decision, an
+    artifact. Empty where the text shows none, or says something about it that is not in it."""
+    volatility: Volatility = "request"
     absorbed: tuple[Absorbed, ...] = ()
     """What it speaks for beside itself, in the order in which that was found."""
 

@@ -1,43 +1,231 @@
-"""The same content appears once, with all its provenances."""
+"""The same content appears once, in the layer where it is worth most, with all its provenances.
+
+Three rules, tried in this order. `exact`: the deepest texts are equal. `same_node`: both show the same thing,
+and the one says next to nothing that the other does not. `contained`: all lines of the one stand together in
+the other. A line of a few words means what its heading says, so the first and the last rule leave short
+texts alone, but for equal ones under one heading.
+
+Whatever the rule, a pin is never taken in by what is no pin, nor by a pin with another floor.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
+from typing import Final
 
-from worker.ports import Absorbed, Fragment
+from schemas.codes import PARTS
+from worker.ports import Absorbed, Fragment, MergeRule, Rendering
+
+MIN_SHARED_CHARS: Final = 40
+"""A shorter text may stand in two places and mean two things."""
+COVERED_SHARE: Final = 0.8
+"""Of its distinct words, how many must stand in what takes a text in under the `same_node` rule."""
+MAX_LOOKED_AT: Final = 32
+"""How many that might take a text in are looked at, the best first: a line that stands in a thousand
+fragments is no reason to compare each with each."""
+
+TRUST: Final[Mapping[str, int]] = {
+    "task": 4,
+    "session": 4,
+    "plan": 4,
+    "pack": 3,
+    "code": 3,
+    "artifact": 2,
+    "memory": 1,
+}
+"""How near to its origin a kind of source is: who asks states it, the project's files hold it, an earlier
+stage wrote it, somebody remembered it. Others count 0."""
+
+_LAYER_ORDER: Final = {layer: number for number, layer in enumerate(PARTS)}
+_WORD: Final = re.compile(r"[^\W_]+")
 
 
-class ExactDeduplicator:
-    """Merges fragments of one layer and group whose deepest texts are equal."""
+class CrossLayerDeduplicator:
+    """Merges equal, contained and same-node fragments of all layers."""
 
     def deduplicate(self, fragments: Sequence[Fragment]) -> list[Fragment]:
-        """The first of equals survives, with the best relevance and the union of provenances.
+        """The survivors in input order, each with what it took in under `absorbed`.
 
-        O(n). A pin survives: if any of the equals is pinned the survivor is, with that one's floor.
-        Two equal texts in different layers stay two: each layer answers another question.
+        Of equals the one survives that is pinned; then the one that its source shows deepest; then the one
+        from the more trusted source; then the more relevant; then the one of the earlier layer, and there the
+        first. It keeps its node, layer and place, and gets the best relevance and rank and all provenances.
+        What took in a contained text can also be shown as its own name and that text, so that a budget which
+        has no room for the whole still has it for the part.
+
+        Which survive does not depend on the order of the input. O(n log n) in fragments and lines.
         """
-        equals: dict[tuple[str, str, str], list[Fragment]] = {}
-        for fragment in fragments:
-            identity = (fragment.layer, fragment.group, fragment.renderings[0].text)
-            equals.setdefault(identity, []).append(fragment)
-        return [_merge(group) if len(group) > 1 else group[0] for group in equals.values()]
+        merging = _Merging(fragments)
+        merging.merge_equal()
+        merging.merge_same_nodes()
+        merging.merge_contained()
+        return merging.survivors()
 
 
-def _merge(group: Sequence[Fragment]) -> Fragment:
-    """One for all of a group, which is in input order; the union of provenances is made once."""
-    first = group[0]
-    return replace(
-        first,
-        renderings=next((fragment for fragment in group if fragment.is_pinned), first).renderings,
-        provenance=tuple(dict.fromkeys(chain.from_iterable(fragment.provenance for fragment in group))),
-        relevance=max(fragment.relevance for fragment in group),
-        rank=min(fragment.rank for fragment in group),
-        is_pinned=any(fragment.is_pinned for fragment in group),
-        position=min(fragment.position for fragment in group),
-        absorbed=tuple(
-            Absorbed(key=fragment.key, layer=fragment.layer, node=fragment.node, rule="exact")
-            for fragment in group[1:]
-        ),
+class _Merging:
+    """The state of one call: who was taken in by whom, by position in the order of preference."""
+
+    def __init__(self, fragments: Sequence[Fragment]) -> None:
+        self._given = fragments
+        self._preferred = sorted(range(len(fragments)), key=lambda n: _preference(fragments[n]))
+        self._taken: dict[int, tuple[int, MergeRule]] = {}
+
+    def merge_equal(self) -> None:
+        """Texts that are equal, wherever they stand if they are long, else under the same heading."""
+        equals: dict[tuple[str, ...], list[int]] = {}
+        for number in self._preferred:
+            fragment = self._given[number]
+            text = fragment.renderings[0].text
+            is_own = len(text) >= MIN_SHARED_CHARS
+            identity = (text,) if is_own else (text, fragment.layer, fragment.group)
+            equals.setdefault(identity, []).append(number)
+        for numbers in equals.values():
+            if len(numbers) > 1:
+                self._merge_equals(numbers)
+
+    def _merge_equals(self, numbers: Sequence[int]) -> None:
+        """One pin for each floor, and whatever is no pin for the first of all."""
+        floors: dict[str, int] = {}
+        for number in numbers:
+            fragment = self._given[number]
+            survivor = numbers[0]
+            if fragment.is_pinned:
+                survivor = floors.setdefault(fragment.renderings[-1].text, number)
+            if survivor != number:
+                self._taken[number] = (survivor, "exact")
+
+    def merge_same_nodes(self) -> None:
+        """What shows the same thing and says nothing of its own."""
+        by_node: dict[str, list[int]] = {}
+        for number in self._left():
+            if about := self._given[number].about:
+                by_node.setdefault(about, []).append(number)
+        for numbers in by_node.values():
+            if len(numbers) > 1:
+                self._merge_node(numbers)
+
+    def _merge_node(self, numbers: Sequence[int]) -> None:
+        words = {number: _words(self._given[number].renderings[0].text) for number in numbers}
+        # Pins first, then who says most; the sort keeps the order of preference among equals.
+        ordered = sorted(numbers, key=lambda n: (not self._given[n].is_pinned, -len(words[n])))
+        kept: list[int] = []
+        for number in ordered:
+            own = words[number]
+            taker = None
+            if not self._given[number].is_pinned:
+                needed = COVERED_SHARE * len(own)
+                taker = next((n for n in kept[:MAX_LOOKED_AT] if len(own & words[n]) >= needed), None)
+            if taker is None:
+                kept.append(number)
+            else:
+                self._taken[number] = (taker, "same_node")
+
+    def merge_contained(self) -> None:
+        """What stands in another text from the beginning of a line to the end of one."""
+        texts = {number: self._given[number].renderings[0].text for number in self._left()}
+        anchors = {n: anchor for n, text in texts.items() if (anchor := self._anchor(n, text))}
+        places = _places(texts, frozenset(anchors.values()))
+        for number, anchor in anchors.items():
+            inner = f"\n{texts[number]}\n"
+            for taker in places[anchor][:MAX_LOOKED_AT]:
+                text = texts[taker]
+                # Longer alone: equal texts that are still two are pins with floors of their own.
+                if len(text) > len(inner) - 2 and inner in f"\n{text}\n":
+                    self._taken[number] = (taker, "contained")
+                    break
+
+    def _anchor(self, number: int, text: str) -> str:
+        """The line by which others that may contain it are found: its longest, so hardly a common one."""
+        if len(text) < MIN_SHARED_CHARS or self._given[number].is_pinned:
+            return ""
+        return max(text.split("\n"), key=len)
+
+    def survivors(self) -> list[Fragment]:
+        """Who is left, in input order, with what each took in."""
+        taken: dict[int, list[tuple[int, MergeRule]]] = {}
+        for number in self._preferred:
+            if number in self._taken:
+                _, rule = self._taken[number]
+                taken.setdefault(self._root(number), []).append((number, rule))
+        return [
+            self._merged(number, taken[number]) if number in taken else fragment
+            for number, fragment in enumerate(self._given)
+            if number not in self._taken
+        ]
+
+    def _root(self, number: int) -> int:
+        """Who speaks for it in the end. Each step leads to one that was preferred or is longer: it ends."""
+        while number in self._taken:
+            number = self._taken[number][0]
+        return number
+
+    def _merged(self, number: int, taken: Sequence[tuple[int, MergeRule]]) -> Fragment:
+        first = self._given[number]
+        others = [self._given[n] for n, _ in taken]
+        parts = [self._given[n] for n, rule in taken if rule == "contained"]
+        return replace(
+            first,
+            renderings=_with_parts(first, parts) if parts else first.renderings,
+            provenance=tuple(dict.fromkeys(chain.from_iterable(f.provenance for f in (first, *others)))),
+            relevance=max(fragment.relevance for fragment in (first, *others)),
+            rank=min(fragment.rank for fragment in (first, *others)),
+            absorbed=_absorbed(first, [(self._given[n], rule) for n, rule in taken]),
+        )
+
+    def _left(self) -> Iterator[int]:
+        return (number for number in self._preferred if number not in self._taken)
+
+
+def _preference(fragment: Fragment) -> tuple[bool, int, int, float, int, int, str]:
+    """Sorts the fragment that should survive a merge first. Total: place and node tell all others apart."""
+    return (
+        not fragment.is_pinned,
+        -fragment.renderings[0].depth,
+        -max((TRUST.get(source.resource_type, 0) for source in fragment.provenance), default=0),
+        # What is no number would make the order depend on the input.
+        0.0 if math.isnan(fragment.relevance) else -fragment.relevance,
+        _LAYER_ORDER[fragment.layer],
+        fragment.position,
+        fragment.node,
     )
+
+
+def _places(texts: Mapping[int, str], anchors: frozenset[str]) -> dict[str, list[int]]:
+    """Whose text has which of these lines, in the order of `texts`. O(length of all texts)."""
+    places: dict[str, list[int]] = {anchor: [] for anchor in anchors}
+    for number, text in texts.items():
+        if "\n" in text:
+            for line in anchors.intersection(text.split("\n")):
+                places[line].append(number)
+    return places
+
+
+def _with_parts(first: Fragment, parts: Iterable[Fragment]) -> tuple[Rendering, ...]:
+    """The renderings, and below the deepest one that shows the name, or the floor, and what was taken in."""
+    deepest, *others = first.renderings
+    if first.is_pinned and not others:
+        return first.renderings
+    texts = dict.fromkeys(part.renderings[0].text for part in parts)
+    text = "\n".join((*(rendering.text for rendering in others[-1:]), *texts))
+    if len(text) >= len(deepest.text):
+        return first.renderings
+    between = max(deepest.depth - 1, others[0].depth if others else 0)
+    return (deepest, Rendering(depth=between, text=text), *others)
+
+
+def _absorbed(first: Fragment, taken: Iterable[tuple[Fragment, MergeRule]]) -> tuple[Absorbed, ...]:
+    """What it spoke for before, then what it took in and what that spoke for; each once, itself never."""
+    found = {one.key: one for one in first.absorbed}
+    for other, rule in taken:
+        own = Absorbed(key=other.key, layer=other.layer, node=other.node, rule=rule)
+        for one in (own, *other.absorbed):
+            found.setdefault(one.key, one)
+    found.pop(first.key, None)
+    return tuple(found.values())
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(_WORD.findall(text.casefold()))

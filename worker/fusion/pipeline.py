@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from schemas.codes import PARTS, PartName
-from worker.fusion.deduplicator import ExactDeduplicator
+from worker.fusion.deduplicator import CrossLayerDeduplicator
 from worker.fusion.depth import AdmittingDepthResolver
 from worker.fusion.executing import MergingStrategyExecutor
 from worker.fusion.orchestration import NamedStrategySelector, ProportionalBudgetAllocator
 from worker.fusion.orderer import DocumentOrderer
-from worker.fusion.packer import GreedyBudgetPacker, floor_placements, place, section_text
+from worker.fusion.packer import WorthBudgetPacker, floor_placements, place, section_text
 from worker.fusion.preamble import ReadingPreamble
 from worker.fusion.protocols import (
     BackendSet,
@@ -36,7 +36,7 @@ from worker.fusion.protocols import (
     StrategyFailure,
     StrategySelector,
 )
-from worker.fusion.scorer import SourceRelevanceScorer
+from worker.fusion.scorer import StepwiseScorer
 from worker.fusion.sections import SECTION_GAP, Fence
 from worker.fusion.strategies.recorded import PluginProposal, RecordedStrategy
 from worker.ports import LayerContribution, RequestFrame, TokenCounter
@@ -63,10 +63,10 @@ def default_components(*, fence: Fence, counter: TokenCounter, default_strategy:
         selector=NamedStrategySelector(default_strategy),
         allocator=ProportionalBudgetAllocator(),
         executor=MergingStrategyExecutor(counter),
-        deduplicator=ExactDeduplicator(),
+        deduplicator=CrossLayerDeduplicator(),
         depth_resolver=AdmittingDepthResolver(fence),
-        scorer=SourceRelevanceScorer(),
-        packer=GreedyBudgetPacker(),
+        scorer=StepwiseScorer(),
+        packer=WorthBudgetPacker(),
         orderer=DocumentOrderer(),
         preamble=ReadingPreamble(fence, counter),
     )
@@ -137,7 +137,11 @@ class FusionPipeline:
         """
         parts = self._components
         backends = BackendSet(contributions=contributions)
-        plan_context = PlanContext(task_type=frame.task_type, as_of=frame.as_of)
+        plan_context = PlanContext(
+            task_type=frame.task_type,
+            as_of=frame.as_of,
+            targets=frozenset((*frame.request.must_cite, *frame.request.payload.files_created)),
+        )
         selected = parts.selector.select(self._known(proposals), frame, backends)
         stood_in_for = tuple([failure for candidate in selected for failure in candidate.failures])
         if not any(contribution.fragments for contribution in contributions.values()) and not proposals:

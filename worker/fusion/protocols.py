@@ -12,9 +12,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Literal, Protocol
+from typing import Final, Literal, Protocol
 
 from schemas.codes import PARTS, PartName, TaskType
+from schemas.fragments import RelevanceTier
 from worker.ports import Fragment, LayerContribution, Rendering, RequestFrame, TokenCounter
 
 
@@ -40,6 +41,8 @@ class PlanContext:
 
     task_type: TaskType
     as_of: datetime
+    targets: frozenset[str] = frozenset()
+    """Ids and paths that the request itself names: files that were created, what has to be cited."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,18 +176,26 @@ class ScoredFragment:
     """Whether other layers may have to lend for it; else it takes what its own layer has left."""
 
     @property
-    def order_key(self) -> tuple[bool, int, float, int, str, int]:
-        """Packing order: pins, the strategy's priority, score, the source's rank, the node id. Never time."""
-        fragment = self.fragment
-        return (
-            not fragment.is_pinned,
-            self.priority,
-            -self.score,
-            fragment.rank,
-            fragment.node,
-            fragment.position,
-        )
+    def ranking(self) -> tuple[bool, int, int, int]:
+        """What comes before any score: pins; a strategy's priority; core, related, peripheral.
 
+        Within a tier the nearer comes first: fewer edges to what the request names.
+        """
+        fragment = self.fragment
+        tier = fragment.relevance_tier
+        if tier is None:
+            return (not fragment.is_pinned, self.priority, 0, 0)
+        return (not fragment.is_pinned, self.priority, RELEVANCE_TIERS.index(tier), fragment.hops or 0)
+
+    @property
+    def order_key(self) -> tuple[tuple[bool, int, int, int], float, int, str, int]:
+        """Packing order, from whose end is evicted: ranking, score, the rank, node id. Never time."""
+        fragment = self.fragment
+        return (self.ranking, -self.score, fragment.rank, fragment.node, fragment.position)
+
+
+RELEVANCE_TIERS: Final[tuple[RelevanceTier, ...]] = ("core", "related", "peripheral")
+"""In the order in which they are packed."""
 
 PlacedRule = Literal["whole", "pinned_floor", "fits", "shallower", "name", "cut"]
 """Why a fragment is shown as it is: the whole layer had room; it is a pin and there was room for its floor
@@ -235,7 +246,7 @@ class PackedLayer:
     """Fragments shown at a lower depth, or cut."""
 
 
-DetailLevels = Mapping[str, tuple[Rendering, ...]]
+DetailLevels = Mapping[str, Sequence[Rendering]]
 """Renderings by fragment key, deepest first, ready to be shown."""
 
 

@@ -11,13 +11,13 @@ from schemas.codes import PARTS
 from schemas.fragments import FragmentProvenance
 from schemas.wire import canonical_json
 from worker.budget.tokens import BytesCounter
-from worker.fusion.deduplicator import ExactDeduplicator
+from worker.fusion.deduplicator import CrossLayerDeduplicator
 from worker.fusion.depth import AdmittingDepthResolver
 from worker.fusion.orchestration import ProportionalBudgetAllocator
 from worker.fusion.orderer import DocumentOrderer
-from worker.fusion.packer import GreedyBudgetPacker, section_text
+from worker.fusion.packer import WorthBudgetPacker, section_text
 from worker.fusion.protocols import Candidate, Frame, LayerSpace, Placed, PlanContext, ScoredFragment
-from worker.fusion.scorer import SourceRelevanceScorer
+from worker.fusion.scorer import StepwiseScorer
 from worker.fusion.sections import Fence, admit_text, compose, fence_for
 from worker.fusion.strategies.layered import LayeredStrategy
 from worker.ports import Fragment, Rendering, Scope
@@ -55,13 +55,13 @@ def fragment_lists(draw: st.DrawFn) -> list[Fragment]:
 
 
 def ranked(fragments: list[Fragment]) -> list[ScoredFragment]:
-    return SourceRelevanceScorer().score(fragments, PLAN)
+    return StepwiseScorer().score(fragments, PLAN)
 
 
 def packed(fragments: list[Fragment], budget_tokens: int) -> list[Placed]:
     levels, _ = AdmittingDepthResolver(FENCE).resolve(fragments, budget_tokens)
     space = LayerSpace(budget_tokens=budget_tokens, counter=COUNTER, frame=FRAME)
-    return DocumentOrderer().order(GreedyBudgetPacker().pack(ranked(fragments), space, levels))
+    return DocumentOrderer().order(WorthBudgetPacker().pack(ranked(fragments), space, levels))
 
 
 def floors(fragments: list[Fragment]) -> list[str]:
@@ -135,19 +135,19 @@ def test_the_deepest_rendering_that_fits_is_shown() -> None:
 
 def test_a_relevance_that_is_no_number_or_out_of_range_is_brought_into_it() -> None:
     fs = [_fragment(f"n{v}", "t", relevance=v) for v in (math.nan, -1.0, 2.0, math.inf)]
-    assert [s.score for s in ranked(fs)] == [0.0, 0.01, 0.99, 0.99]
+    assert [s.score for s in ranked(fs)] == [0.005, 0.005, 0.805, 0.805]
 
 
 def test_equal_texts_of_a_layer_are_one_fragment_with_all_provenances_and_the_pin() -> None:
     first = _fragment("a", "same")
     second = _fragment("b", "same", position=1, is_pinned=True, relevance=0.9)
-    (merged,) = ExactDeduplicator().deduplicate([first, second])
-    assert (merged.node, merged.is_pinned, merged.relevance) == ("a", True, 0.9)
-    assert [p.resource_uri for p in merged.provenance] == ["ua", "ub"]
+    (merged,) = CrossLayerDeduplicator().deduplicate([first, second])
+    assert (merged.node, merged.is_pinned, merged.relevance) == ("b", True, 0.9)
+    assert [p.resource_uri for p in merged.provenance] == ["ub", "ua"]
 
 
 def test_removing_one_source_of_a_duplicate_keeps_the_other() -> None:
-    (only,) = ExactDeduplicator().deduplicate([_fragment("b", "same")])
+    (only,) = CrossLayerDeduplicator().deduplicate([_fragment("b", "same")])
     assert only.node == "b"
 
 

@@ -8,10 +8,11 @@ from hypothesis import strategies as st
 from schemas.session import FailingTest
 from worker.budget.fences import open_fence
 from worker.budget.tokens import BytesCounter, counter_for
+from worker.fusion.cutting import ELLIPSIS
 from worker.fusion.depth import AdmittingDepthResolver
-from worker.fusion.packer import ELLIPSIS, GreedyBudgetPacker, section_text
+from worker.fusion.packer import WorthBudgetPacker, section_text
 from worker.fusion.protocols import Frame, LayerSpace, Placed, PlanContext
-from worker.fusion.scorer import SourceRelevanceScorer
+from worker.fusion.scorer import StepwiseScorer
 from worker.fusion.sections import Fence
 from worker.ports import Fragment, LayerContribution, TokenCounter
 from worker.providers.contribution import ContributionBuilder
@@ -26,8 +27,8 @@ PLAN = PlanContext(task_type="BUILD", as_of=None)  # pyright: ignore[reportArgum
 def pack(layer: LayerContribution, budget_tokens: int, counter: TokenCounter = BYTES) -> list[Placed]:
     levels, _ = AdmittingDepthResolver(FENCE).resolve(layer.fragments, budget_tokens)
     space = LayerSpace(budget_tokens=budget_tokens, counter=counter, frame=FRAME)
-    scored = SourceRelevanceScorer().score(layer.fragments, PLAN)
-    return GreedyBudgetPacker().pack(scored, space, levels)
+    scored = StepwiseScorer().score(layer.fragments, PLAN)
+    return WorthBudgetPacker().pack(scored, space, levels)
 
 
 def size(placed: list[Placed], counter: TokenCounter = BYTES) -> int:

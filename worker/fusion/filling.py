@@ -1,0 +1,363 @@
+"""Who is shown how deep: renderings against a room, best first where that is nearly as good as any.
+
+The order of packing is what a reader expects, so it decides, class by class: pins before others, what a
+strategy puts first before what it puts later, core before related before peripheral. Within a class, best
+first can waste the room on one large fragment. So its worth is held against a bound that no filling exceeds;
+where it falls short, the densest steps from rendering to rendering are taken instead, and a few swaps tried
+where the room ran out. A share is kept for the names of those that go away empty.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+from typing import Final
+
+from worker.fusion.protocols import ScoredFragment
+from worker.fusion.room import Room
+from worker.fusion.worth import Step, paying_steps, worth, worth_bound
+from worker.ports import Rendering
+
+NAMES_SHARE: Final = 0.05
+"""Of the room, what is kept for names. Measured on real changes: it costs half a point of the bodies that the
+work needs, and makes a tenth more of it visible by name."""
+ENOUGH: Final = 0.975
+"""Of the bound on worth: best first is kept where it reaches this much."""
+MAX_MISSES: Final = 64
+"""Renderings in a row that did not fit, after which no more are counted."""
+MAX_FEW: Final = 64
+"""So many items can be tried with and without a share for names."""
+MAX_SWAPPED: Final = 24
+"""Fragments near the end of the room between which swaps are tried."""
+MAX_SWAPS: Final = 16
+
+Ranking = tuple[object, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Item:
+    """A fragment as filling sees it: its place in the packing order, and how it can be shown."""
+
+    number: int
+    group: str
+    is_pinned: bool
+    score: float
+    ranking: Ranking
+    """Those with equal ones compete with each other; others come before or after all of them."""
+    levels: Sequence[Rendering]
+
+    @classmethod
+    def of(cls, number: int, scored: ScoredFragment, levels: Sequence[Rendering]) -> Item:
+        """The item for the fragment at this place of the packing order."""
+        return cls(
+            number=number,
+            group=scored.fragment.group,
+            is_pinned=scored.fragment.is_pinned,
+            score=scored.score,
+            ranking=scored.ranking,
+            levels=levels,
+        )
+
+
+@dataclass(slots=True)
+class Filling:
+    """What is shown so far, and the room that is left."""
+
+    room: Room
+    shown: dict[int, int] = field(default_factory=dict[int, int])
+    """Index of the rendering, by item number."""
+    paid: dict[int, int] = field(default_factory=dict[int, int])
+    """Tokens of it, without its group's heading."""
+
+    def copy(self) -> Filling:
+        """The same filling, to go on with apart from this one."""
+        return Filling(self.room.copy(), dict(self.shown), dict(self.paid))
+
+
+def floor_of(item: Item) -> int:
+    """Index of the rendering below which a pin never goes."""
+    return len(item.levels) - 1
+
+
+def fill(items: Sequence[Item], room: Room) -> Filling:
+    """A filling of the room by items in packing order; pins have their floor whether it fits or not.
+
+    What fits takes, in order: the pins' floors; the bodies, class by class, in all but the share for names;
+    the names of what is not shown, best first; and then, in what is left, one deeper rendering after the
+    other. Among few items the share can stand in the way of a body that is worth more than all names: it is
+    given up where that pays. Same items, same room, same filling. O(n log n).
+    """
+    counts = _Counts(items, room)
+    floors = Filling(room)
+    for item in items:
+        if item.is_pinned:
+            _put(floors, counts, item, floor_of(item))
+    reserve = _names_reserve(items, room)
+    filling = _fill(items, floors.copy(), counts, reserve=reserve)
+    if reserve and len(items) <= MAX_FEW:
+        other = _fill(items, floors.copy(), counts, reserve=0)
+        if ENOUGH * _gain(items, floors, other) > _gain(items, floors, filling):
+            return other
+    return filling
+
+
+def _fill(items: Sequence[Item], filling: Filling, counts: _Counts, *, reserve: int) -> Filling:
+    filling.room.left -= reserve
+    for _, members in groupby(items, key=lambda item: item.ranking):
+        filling = _fill_class(filling, counts, list(members))
+    filling.room.left += reserve
+    _deepen(filling, counts, [i for i in items if i.number not in filling.shown], names_only=True)
+    _deepen(filling, counts, items)
+    return filling
+
+
+class _Counts:
+    """Tokens of renderings, each counted once."""
+
+    def __init__(self, items: Iterable[Item], room: Room) -> None:
+        self._room = room
+        self._texts = {item.number: item for item in items}
+        self._known: dict[tuple[int, int], int] = {}
+
+    def of(self, item: Item, level: int, limit_tokens: int) -> int:
+        """The tokens, or something above the limit where they are more."""
+        known = self._known.get((item.number, level))
+        if known is None:
+            text = item.levels[level].text
+            known = self._room.cost_up_to(text, limit_tokens)
+            if known <= limit_tokens:
+                self._known[item.number, level] = known
+        return known
+
+    def exact(self, item: Item, level: int) -> int:
+        """The tokens, whatever they are."""
+        key = (item.number, level)
+        if key not in self._known:
+            self._known[key] = self._room.cost(item.levels[level].text)
+        return self._known[key]
+
+
+def _names_reserve(items: Sequence[Item], room: Room) -> int:
+    """The share for names, or what all names together take where that is less."""
+    most = int(max(0, room.left) * NAMES_SHARE)
+    wanted = 0
+    for item in items:
+        if len(item.levels) > 1 and item.levels[-1].depth == 0 and not item.is_pinned:
+            wanted += 1 + len(item.levels[-1].text) // 4
+            if wanted >= most:
+                return most
+    return wanted
+
+
+def _fill_class(before: Filling, counts: _Counts, items: Sequence[Item]) -> Filling:
+    """The better of two fillings with the bodies of one class; of nearly equals, the best-first one."""
+    first = before.copy()
+    is_complete = _best_first(first, counts, items)
+    if is_complete or len(items) == 1:
+        return first
+    steps = _steps(before, items)
+    reached = _gain(items, before, first)
+    if reached >= ENOUGH * worth_bound(steps, before.room.left):
+        return first
+    second = before.copy()
+    taken = _densest_first(second, counts, items, steps)
+    _swap(second, counts, taken)
+    return second if _gain(items, before, second) > reached else first
+
+
+def _best_first(filling: Filling, counts: _Counts, items: Sequence[Item]) -> bool:
+    """Each at the deepest body that fits, in packing order; whether all have got their deepest."""
+    misses, is_complete = 0, True
+    for item in items:
+        if misses >= MAX_MISSES:
+            return False
+        level = next((n for n in _bodies(item, filling) if _offer(filling, counts, item, n)), None)
+        is_complete = is_complete and (level == 0 or filling.shown.get(item.number) == 0)
+        misses = misses + 1 if level is None else 0
+    return is_complete
+
+
+def _bodies(item: Item, filling: Filling) -> Iterator[int]:
+    """The renderings that are more than a name and deeper than what is shown, deepest first.
+
+    A fragment that has no other rendering than a name is taken at that.
+    """
+    end = filling.shown.get(item.number, len(item.levels))
+    for level in range(end):
+        if level == 0 or item.levels[level].depth > 0:
+            yield level
+
+
+def _offer(filling: Filling, counts: _Counts, item: Item, level: int) -> bool:
+    """Show the item so if that fits, in place of what is shown of it."""
+    limit = filling.room.left + filling.paid.get(item.number, 0) - filling.room.heading_cost(item.group)
+    if limit < 0 or counts.of(item, level, limit) > limit:
+        return False
+    _put(filling, counts, item, level)
+    return True
+
+
+def _put(filling: Filling, counts: _Counts, item: Item, level: int) -> None:
+    tokens = counts.exact(item, level)
+    more = tokens - filling.paid.get(item.number, 0) + filling.room.heading_cost(item.group)
+    filling.room.spend(more, item.group)
+    filling.shown[item.number] = level
+    filling.paid[item.number] = tokens
+
+
+def _deepen(filling: Filling, counts: _Counts, items: Sequence[Item], *, names_only: bool = False) -> None:
+    """Use what is left: in packing order, names where there is nothing, or whatever is deeper and fits."""
+    misses = 0
+    for item in items:
+        if misses >= MAX_MISSES:
+            return
+        shown = filling.shown.get(item.number, len(item.levels))
+        levels = (len(item.levels) - 1,) if names_only else range(shown)
+        if shown and levels:
+            misses = 0 if any(_offer(filling, counts, item, level) for level in levels) else misses + 1
+
+
+# --- The denser filling ------------------------------------------------------------------------------
+
+
+def _guessed_cost(text: str) -> int:
+    """About how many tokens a text has, without counting it. Decides what is tried first, never what fits."""
+    return 1 + len(text) // 4
+
+
+def _worth(item: Item, level: int | None) -> float:
+    return 0.0 if level is None else worth(item.score, item.levels[level].depth)
+
+
+def _gain(items: Sequence[Item], before: Filling, after: Filling) -> float:
+    return sum(
+        _worth(item, after.shown.get(item.number)) - _worth(item, before.shown.get(item.number))
+        for item in items
+    )
+
+
+def _steps(filling: Filling, items: Sequence[Item]) -> list[Step]:
+    """All steps that can pay off, the densest first; of equals the earlier item's."""
+    found: list[Step] = []
+    for number, item in enumerate(items):
+        shown = filling.shown.get(item.number)
+        costs = [_guessed_cost(rendering.text) for rendering in item.levels]
+        end = len(costs) if shown is None else shown
+        found += paying_steps(
+            number,
+            [_worth(item, level) for level in range(end)],
+            costs[:end],
+            paid_worth=_worth(item, shown),
+            paid_cost=0 if shown is None else costs[shown],
+        )
+    found.sort(key=lambda step: (-round(step.density, 9), step.item, -step.level))
+    return found
+
+
+def _densest_first(
+    filling: Filling, counts: _Counts, items: Sequence[Item], steps: Sequence[Step]
+) -> list[Item]:
+    """Take the steps that fit; given back are the items around the end of the room, or all where few."""
+    misses = 0
+    near: dict[int, Item] = {}
+    for step in steps:
+        item = items[step.item]
+        if _offer(filling, counts, item, step.level):
+            misses = 0
+        else:
+            misses += 1
+        near.pop(step.item, None)
+        near[step.item] = item
+        if misses >= MAX_MISSES // 4:
+            break
+    return list(items) if len(items) <= MAX_SWAPPED else list(near.values())[-MAX_SWAPPED:]
+
+
+@dataclass(frozen=True, slots=True)
+class _Gift:
+    """Tokens that an item can give back, what that loses, and as what it is shown then, if at all."""
+
+    item: Item
+    level: int | None
+    tokens: int
+    loss: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Move:
+    """An item shown deeper, paid for by gifts of others; `gain` is what is left when they are paid for."""
+
+    taker: Item
+    level: int
+    gifts: tuple[_Gift, ...]
+    gain: float
+
+
+def _swap(filling: Filling, counts: _Counts, items: Sequence[Item]) -> None:
+    """As long as that gains, show one of them deeper, in place of others where there is no room else."""
+    for _ in range(MAX_SWAPS):
+        move = max(_moves(filling, counts, items), key=lambda move: move.gain, default=None)
+        if move is None:
+            return
+        for gift in move.gifts:
+            _take_back(filling, counts, gift)
+        _put(filling, counts, move.taker, move.level)
+
+
+def _moves(filling: Filling, counts: _Counts, items: Sequence[Item]) -> Iterator[_Move]:
+    """Every move that gains; of equal gains the first in packing order, the deepest first."""
+    gifts = sorted(
+        (gift for item in items for gift in _gifts(filling, counts, item)),
+        key=lambda gift: gift.loss / gift.tokens,
+    )
+    most = filling.room.left + sum(gift.tokens for gift in gifts if gift.level is None)
+    for taker in items:
+        shown, paid = filling.shown.get(taker.number), filling.paid.get(taker.number, 0)
+        own = filling.room.heading_cost(taker.group) - paid - filling.room.left
+        for level in range(len(taker.levels) if shown is None else shown):
+            missing = counts.of(taker, level, most + paid) + own
+            gain = _worth(taker, level) - _worth(taker, shown)
+            for chosen in _ways_to_pay(gifts, taker, missing):
+                net = round(gain - sum(gift.loss for gift in chosen), 9)
+                if net > 0:
+                    yield _Move(taker, level, chosen, net)
+
+
+def _gifts(filling: Filling, counts: _Counts, item: Item) -> Iterator[_Gift]:
+    shown = filling.shown.get(item.number)
+    if shown is None:
+        return
+    levels: list[int | None] = [*range(shown + 1, len(item.levels))]
+    for level in levels if item.is_pinned else [*levels, None]:
+        tokens = filling.paid[item.number] - (0 if level is None else counts.exact(item, level))
+        if tokens > 0:
+            yield _Gift(item, level, tokens, _worth(item, shown) - _worth(item, level))
+
+
+def _ways_to_pay(gifts: Sequence[_Gift], taker: Item, missing: int) -> Iterator[tuple[_Gift, ...]]:
+    """At most two: the one gift that suffices and loses least, and the cheapest by token together."""
+    if missing <= 0:
+        yield ()
+        return
+    others = [gift for gift in gifts if gift.item is not taker]
+    alone = min((g for g in others if g.tokens >= missing), key=lambda g: g.loss, default=None)
+    if alone is not None:
+        yield (alone,)
+    chosen: dict[int, _Gift] = {}
+    for gift in others:
+        before = chosen.get(gift.item.number)
+        if before is None or gift.tokens > before.tokens:
+            missing -= gift.tokens - (before.tokens if before else 0)
+            chosen[gift.item.number] = gift
+            if missing <= 0:
+                yield tuple(chosen.values())
+                return
+
+
+def _take_back(filling: Filling, counts: _Counts, gift: _Gift) -> None:
+    number = gift.item.number
+    filling.room.spend(-filling.paid.pop(number), gift.item.group)
+    del filling.shown[number]
+    if gift.level is not None:
+        _put(filling, counts, gift.item, gift.level)

@@ -1,0 +1,77 @@
+"""What a fragment is worth at each depth, and which steps between depths can pay off."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Final
+
+DEPTH_WORTH: Final = (0.02, 0.14, 0.26, 0.38, 0.50, 0.62, 0.74, 0.85, 0.93, 1.0)
+"""By depth, 0 to 9. A name only says what else there is to ask for; from there on what a reader can do with a
+fragment grows with its depth, a little less with each step: concave, and almost a straight line."""
+
+_LEAST_SCORE: Final = 1e-6
+"""What is worth nothing at all still goes in where there is room."""
+
+
+def worth(score: float, depth: int) -> float:
+    """The value of showing a fragment of this score at this depth: the score times that of the depth."""
+    return max(score, _LEAST_SCORE) * DEPTH_WORTH[depth]
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """From one way to show a fragment to a deeper one: which of them, what it adds, and what that costs."""
+
+    item: int
+    level: int
+    """Index of the rendering that it leads to."""
+    gain: float
+    cost: int
+
+    @property
+    def density(self) -> float:
+        """Worth by token."""
+        return self.gain / max(1, self.cost)
+
+
+def paying_steps(
+    item: int, worths: Sequence[float], costs: Sequence[int], *, paid_worth: float = 0.0, paid_cost: int = 0
+) -> list[Step]:
+    """The steps along the upper hull of worth over cost, the densest first: no mix of others beats them.
+
+    `worths` and `costs` are by rendering, deepest first. The way begins at what is shown and paid for
+    already. O(renderings).
+    """
+    hull: list[tuple[int, int, float]] = [(-1, paid_cost, paid_worth)]
+    for level in range(len(worths) - 1, -1, -1):
+        cost, value = costs[level], worths[level]
+        if value <= hull[-1][2] or cost < hull[-1][1]:
+            continue
+        while len(hull) > 1 and _bends_up(hull[-2], hull[-1], cost, value):
+            hull.pop()
+        hull.append((level, cost, value))
+    return [
+        Step(item=item, level=after[0], gain=after[2] - before[2], cost=after[1] - before[1])
+        for before, after in pairwise(hull)
+    ]
+
+
+def _bends_up(first: tuple[int, int, float], middle: tuple[int, int, float], cost: int, value: float) -> bool:
+    """Whether the middle lies on or below the line from the first to the new point."""
+    return (middle[2] - first[2]) * (cost - first[1]) <= (value - first[2]) * (middle[1] - first[1])
+
+
+def worth_bound(steps: Sequence[Step], room_tokens: int) -> float:
+    """What no filling of the room can exceed: the densest steps in full, and of the next one a part.
+
+    `steps` are sorted, the densest first.
+    """
+    total, left = 0.0, room_tokens
+    for step in steps:
+        if step.cost > left:
+            return total + step.gain * max(0, left) / max(1, step.cost)
+        total += step.gain
+        left -= step.cost
+    return total
