@@ -39,9 +39,9 @@ FragmentRule = Literal[
     "same_node",
     "source_cap",
 ]
-"""Shown because the layer had room for all of it (`whole`), its deepest rendering fitted (`fits`), a shallower
-one did (`shallower`), its name did (`name`), its beginning filled what was left (`cut`), or it is a pin
-(`pinned_floor`). Not shown because the room was spent on better ones (`no_room`), no strategy wanted it
+"""Shown because the layer had room for all of it (`whole`), its deepest rendering fitted (`fits`), a
+shallower one did (`shallower`), its name did (`name`), its beginning filled what was left (`cut`), or it is a
+pin (`pinned_floor`). Not shown because the room was spent on better ones (`no_room`), no strategy wanted it
 (`not_proposed`), another says the same (`exact`, `contained`, `same_node`), or its source gives no more
 (`source_cap`)."""
 

@@ -21,7 +21,7 @@ from rich.console import Console
 
 from schemas.codes import RejectionCode
 from schemas.times import parse_time
-from worker import cli_evaluate, cli_graph, cli_state
+from worker import cli_evaluate, cli_graph, cli_receipts, cli_state
 from worker.errors import Rejected, Unavailable, WorkerError
 from worker.logs import configure_logs
 from worker.terminal import REJECTED, AsJson, fail, load_settings, talk
@@ -49,6 +49,9 @@ app.command()(cli_graph.pack)
 app.command()(cli_evaluate.evaluate)
 app.command()(cli_graph.purge)
 app.command()(cli_state.session)
+app.command()(cli_receipts.explain)
+app.command()(cli_receipts.diff)
+app.command()(cli_receipts.what_if)
 schema_app.command("check")(cli_graph.schema_check)
 schema_app.command("apply")(cli_graph.schema_apply)
 schema_app.command("migrate")(cli_graph.schema_migrate)
@@ -130,6 +133,9 @@ def assemble(
     as_of: Annotated[
         str | None, typer.Option(help="The instant to judge by, RFC 3339; the request's own, else now.")
     ] = None,
+    receipt_out: Annotated[
+        Path | None, typer.Option(help="Write receipt and capture to this file, for `explain --receipt`.")
+    ] = None,
 ) -> None:
     """Assemble one request without a broker: the bundle that the worker would publish, byte for byte.
 
@@ -141,9 +147,12 @@ def assemble(
 
     body = _read(file)
     try:
-        bundle = asyncio.run(assemble_once(load_settings(), body, as_of=_instant(as_of), say=_say))
+        assembled = asyncio.run(assemble_once(load_settings(), body, as_of=_instant(as_of), say=_say))
     except Rejected as error:
         fail(f"{error.code}: {error.message}", code=REJECTED)
+    bundle = assembled.bundle
+    if receipt_out is not None:
+        cli_receipts.write_receipt(receipt_out, assembled)
     if text:
         for message in bundle.messages or ():
             sys.stdout.write(f"--- {message.role} ---\n{message.content}\n")

@@ -77,10 +77,8 @@ def seal_bundle(
         request_digest=request_digest,
         context_hash=digest,
     )
-    bundle = _bundle(frame, plan, layers, finished, recorded, digest)
-    return SealedBundle(
-        finished=finished, layers=layers, bundle=bundle, admitted=admitted, recorded=recorded
-    )
+    bundle = _bundle(frame, plan, finished, layers=layers, recorded=recorded, digest=digest)
+    return SealedBundle(finished=finished, layers=layers, bundle=bundle, admitted=admitted, recorded=recorded)
 
 
 def layer_reports(
@@ -101,8 +99,9 @@ def layer_reports(
 def _bundle(
     frame: RequestFrame,
     plan: Plan,
-    layers: dict[PartName, LayerReport],
     finished: Finished,
+    *,
+    layers: dict[PartName, LayerReport],
     recorded: Recorded,
     digest: str,
 ) -> ContextBundle:

@@ -16,11 +16,10 @@ from pathlib import Path
 
 import structlog
 
-from schemas.bundle import ContextBundle
 from schemas.codes import PartName
 from schemas.request import REQUESTED_ENCODINGS
 from schemas.wire import format_time
-from worker.assembly import Assembler
+from worker.assembly import Assembled, Assembler
 from worker.budget.layers import ContextBudget
 from worker.budget.models import ModelSpec
 from worker.budget.tokens import counter_for
@@ -214,8 +213,8 @@ async def open_injector(settings: Settings | None = None) -> AsyncGenerator[Grap
 
 async def assemble_once(
     settings: Settings, body: bytes, *, as_of: datetime | None, say: Callable[[str], None]
-) -> ContextBundle:
-    """One request without a broker: the bundle that the worker would publish for the same `as_of`.
+) -> Assembled:
+    """One request without a broker: what the worker would publish and keep for the same `as_of`.
 
     `as_of`, else the wall clock, also says whether the request has expired. Raises Rejected.
     """
@@ -237,10 +236,12 @@ async def assemble_once(
         # Not on the request's time either: a large graph takes longer to load than its layer may.
         await graph.snapshots.preload([decoded.request.project_id])
         assembler = build_assembler(settings, telemetry, graph.reader, state.states)
-        assembled = await assembler.assemble(decoded.request, as_of=chosen, notes=decoded.notes)
+        assembled = await assembler.assemble(
+            decoded.request, as_of=chosen, notes=decoded.notes, meaning=decoded.meaning
+        )
     if instant is None:
         say(f"as of {format_time(chosen)}; give --as-of to get the same bytes again")
-    return assembled.bundle
+    return assembled
 
 
 def load_counters(settings: Settings) -> None:

@@ -1,8 +1,8 @@
 """Credentials in retrieved text are masked before anything is ranked, counted, shown or kept.
 
-The door through which every fragment comes, whatever its source: files, the graph's packs, state, and what the
-caller sent inline as session material. The caller's system prompt and message are the caller's own words and
-pass untouched. What is written down from here on, captures included, holds the mask and never the value.
+The door through which every fragment comes, whatever its source: files, the graph's packs, state, and what
+the caller sent inline as session material. The caller's system prompt and message are the caller's own words
+and pass untouched. What is written down from here on, captures included, holds the mask and never the value.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ from worker.fusion.secrets import find_secrets
 from worker.ports import Fragment, LayerContribution, Rendering
 
 _REMEMBERED: Final = 100_000
+_SHORTEST: Final = 10
+"""Nothing shorter holds a credential that `find_secrets` knows."""
 _clean: set[tuple[int, int]] = set()
 """Texts that hold none, by length and hash: the same code comes with every request. No text is kept here."""
 
@@ -50,6 +52,8 @@ def mask_secrets(text: str) -> tuple[str, int]:
 
     Line breaks, fences and marks stay where they are: no value spans them, a private key's lines apart.
     """
+    if len(text) < _SHORTEST:
+        return text, 0
     fingerprint = (len(text), hash(text))
     if fingerprint in _clean:
         return text, 0
@@ -67,9 +71,7 @@ def mask_secrets(text: str) -> tuple[str, int]:
     return "".join(pieces) + text[end:], len(found)
 
 
-def _admit(
-    contribution: LayerContribution, masked: dict[str, int], *, is_masking: bool
-) -> LayerContribution:
+def _admit(contribution: LayerContribution, masked: dict[str, int], *, is_masking: bool) -> LayerContribution:
     fragments = [_admitted(fragment, masked, is_masking=is_masking) for fragment in contribution.fragments]
     if all(new is old for new, old in zip(fragments, contribution.fragments, strict=True)):
         return contribution

@@ -79,8 +79,12 @@ _PLACEHOLDER: Final = re.compile(
     r"|redacted|insert|replace|undefined",
     re.IGNORECASE,
 )
+_LEAST_MADE: Final = 12
+_MOST_MADE: Final = 512
 _LEAST_PASSWORD: Final = 4
-_SAID: Final = frozenset({"pass", "passwd", "password", "pwd", "secret", "token", "guest", "admin", "repo", "user"})
+_SAID: Final = frozenset(
+    {"pass", "passwd", "password", "pwd", "secret", "token", "guest", "admin", "repo", "user"}
+)
 _REFERENCE: Final = re.compile(r"[\w.\-/]*")
 
 
@@ -223,7 +227,7 @@ def _private_keys(text: str) -> Iterator[Secret]:
 
 def _is_made_up(value: str) -> bool:
     """Whether a value reads like one that a program made: mixed, without blanks, and no placeholder."""
-    if not 12 <= len(value) <= 512 or any(character.isspace() for character in value):
+    if not _LEAST_MADE <= len(value) <= _MOST_MADE or any(character.isspace() for character in value):
         return False
     if _is_placeholder(value) or not any(c.isdigit() for c in value) or not any(c.isalpha() for c in value):
         return False
@@ -240,7 +244,9 @@ def _is_said(password: str) -> bool:
 
 
 def _is_placeholder(value: str) -> bool:
-    return _PLACEHOLDER.search(value) is not None or "$" in value or "{" in value or "<" in value or "%" in value
+    return (
+        _PLACEHOLDER.search(value) is not None or "$" in value or "{" in value or "<" in value or "%" in value
+    )
 
 
 def _is_spoken(value: str) -> bool:

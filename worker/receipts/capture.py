@@ -1,7 +1,8 @@
 """The inputs of fusing and sealing, written down so that a bundle can be made again without live state.
 
 A capture is lines of JSON: a header, the request as its digest reads it, then one line a source. A source's
-line is what its digest in the receipt is of, so each can be checked by itself. Credentials were masked before.
+line is what its digest in the receipt is of, so each can be checked by itself. Credentials were masked
+before.
 
     {"kind":"capture",...}          tables and settings that shaped this bundle, plug-ins' proposals, as_of
     {"budget":...,"volk":...}       the canonical request, without what cannot matter (its id among that)
@@ -39,7 +40,9 @@ _CONTRIBUTION: Final = TypeAdapter(LayerContribution)
 class CaptureUnreadable(WorkerError):
     """There is no capture to work from; `code` says why."""
 
-    def __init__(self, code: Literal["capture_expired", "capture_too_large", "capture_foreign"], message: str) -> None:
+    def __init__(
+        self, code: Literal["capture_expired", "capture_too_large", "capture_foreign"], message: str
+    ) -> None:
         """Say why in one line."""
         super().__init__(message)
         self.code = code
@@ -154,7 +157,12 @@ def write_capture(
     size_bytes = len(request) + sum([len(source.line) for source in sources.values()])
     if size_bytes > max_bytes:
         return canonical_json(
-            {"kind": "no_capture", "code": "capture_too_large", "size_bytes": size_bytes, "max_bytes": max_bytes}
+            {
+                "kind": "no_capture",
+                "code": "capture_too_large",
+                "size_bytes": size_bytes,
+                "max_bytes": max_bytes,
+            }
         )
     graph = admitted.contributions.get("graph")
     header = Header(
@@ -177,7 +185,9 @@ def write_capture(
 def read_capture(data: bytes | None, *, project_id: str, request_id: str) -> Capture:
     """What `write_capture` wrote. Raises CaptureUnreadable."""
     if data is None:
-        raise CaptureUnreadable("capture_expired", "the capture has expired: captures are kept for a while only")
+        raise CaptureUnreadable(
+            "capture_expired", "the capture has expired: captures are kept for a while only"
+        )
     lines = data.split(b"\n")
     try:
         head = from_json(lines[0])
@@ -205,7 +215,9 @@ def _capture(lines: Sequence[bytes], *, project_id: str, request_id: str) -> Cap
     for line in lines[2:]:
         contribution = _CONTRIBUTION.validate_json(line)
         if contribution.layer == "graph" and header.snapshot_id is not None:
-            contribution = replace(contribution, measures=GraphMeasures(is_cache_hit=False, snapshot_id=header.snapshot_id))
+            contribution = replace(
+                contribution, measures=GraphMeasures(is_cache_hit=False, snapshot_id=header.snapshot_id)
+            )
         contributions[contribution.layer] = contribution
         digests[contribution.layer] = sha256_hex(line)
     return Capture(

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from json.encoder import encode_basestring
 
 import numpy as np
@@ -74,7 +74,9 @@ def write_record(
     for layer, source in sources.items():
         if source.capped:
             written.count(layer, "capped", "source_cap", 0, count=source.capped)
-    record = _record(frame, plan, admitted, candidates, sources, written, request_digest)
+    record = _record(
+        frame, plan, admitted, written, sources=tuple(sources.values()), request_digest=request_digest
+    )
     considered = sum([source.fragments + source.capped for source in sources.values()])
     kept = sum([len(packed.placed) for packed in sealed.packed.values()])
     return Recorded(
@@ -126,7 +128,7 @@ def _byte_offsets(content: str, stops: NDArray[np.int64]) -> NDArray[np.int64]:
     if content.isascii():
         return stops
     edges = [0, *stops.tolist()]
-    sizes = [byte_length(content[a:b]) for a, b in zip(edges, edges[1:], strict=False)]
+    sizes = [byte_length(content[a:b]) for a, b in pairwise(edges)]
     return np.array(list(accumulate(sizes)), dtype=np.int64)
 
 
@@ -140,7 +142,7 @@ class _Lines:
         self.lines: list[str] = []
         self.rest: dict[tuple[PartName, Fate, FragmentRule], tuple[int, int]] = {}
         self._admitted = admitted
-        self._candidates = candidates
+        self.candidates = candidates
         self._tokens = tokens
         execution = candidates.execution
         self._names = execution.proposed_by if len(execution.strategies_used) > 1 else {}
@@ -151,7 +153,7 @@ class _Lines:
         """What reached packing, each with what it speaks for; then what no strategy proposed."""
         shown = {item.fragment.key: item for item in placed}
         left_out = 0
-        for item in sorted(self._candidates.scored[layer], key=lambda s: s.order_key):
+        for item in sorted(self.candidates.scored[layer], key=lambda s: s.order_key):
             seen = shown.get(item.fragment.key)
             if seen is None:
                 left_out += 1
@@ -161,21 +163,23 @@ class _Lines:
             for other in item.fragment.absorbed:
                 left_out += 1
                 self._add_merged(other, item.fragment, place=left_out)
-        proposed = self._candidates.execution.proposed_by
+        proposed = self.candidates.execution.proposed_by
         contribution = self._admitted.contributions.get(layer)
         for fragment in contribution.fragments if contribution is not None else ():
             if fragment.key not in proposed:
                 left_out += 1
                 self._add(fragment, "dropped", "not_proposed", place=left_out)
 
-    def count(self, layer: PartName, fate: Fate, rule: FragmentRule, size_bytes: int, *, count: int = 1) -> None:
+    def count(
+        self, layer: PartName, fate: Fate, rule: FragmentRule, size_bytes: int, *, count: int = 1
+    ) -> None:
         """Count fragments that have no line."""
         before, bytes_before = self.rest.get((layer, fate, rule), (0, 0))
         self.rest[layer, fate, rule] = (before + count, bytes_before + size_bytes)
 
     def _add_shown(self, placed: Placed) -> None:
         fragment = placed.fragment
-        deepest = self._candidates.levels[fragment.key][0].text
+        deepest = self.candidates.levels[fragment.key][0].text
         fate: Fate = "cut" if placed.is_cut else ("kept" if placed.text == deepest else "reduced")
         self._shown += 1
         if self._shown > MAX_SHOWN_LINES:
@@ -257,13 +261,13 @@ def _record(
     frame: RequestFrame,
     plan: Plan,
     admitted: Admitted,
-    candidates: Candidates,
-    sources: Mapping[PartName, Contributed],
     written: _Lines,
+    *,
+    sources: tuple[Contributed, ...],
     request_digest: str,
 ) -> bytes:
     """The whole, its keys in canonical order."""
-    execution = candidates.execution
+    execution = written.candidates.execution
     failures = ",".join(
         [f'{{"code":"{failure.code}","name":{_text(failure.name)}}}' for failure in execution.failures]
     )
@@ -279,7 +283,7 @@ def _record(
             f',"request_digest":"{request_digest}","schema_version":"{SCHEMA_VERSION}"',
             f',"settings_digest":{_text(plan.policy.settings_digest)}',
             f',"snapshot_id":{_text(snapshot_id)}' if snapshot_id else "",
-            f',"sources":[{_sources(tuple(sources.values()))}]',
+            f',"sources":[{_sources(sources)}]',
             f',"strategies":[{",".join(map(_text, execution.strategies_used))}]}}',
         ]
     ).encode()

@@ -1,0 +1,44 @@
+"""Composition by hand for the commands that explain: the outcome store, and what makes bundles again."""
+
+from __future__ import annotations
+
+from worker.explaining.stored import NotExplainable, Stored, stored_of
+from worker.planning import ContentPolicy
+from worker.ports import OutcomeKey, Tombstone
+from worker.settings import Settings
+from worker.wiring import content_policy
+from worker.wiring_kafka import build_store
+
+
+def explaining_policy(settings: Settings) -> ContentPolicy:
+    """The strategies and the code version of this process; the rest comes from captures."""
+    return content_policy(settings)
+
+
+async def read_stored(settings: Settings, key: OutcomeKey) -> Stored:
+    """What the outcome store that the settings name holds of a request.
+
+    Raises NotExplainable, WasRejected, StoreUnavailable.
+    """
+    outcomes = settings.outcomes
+    if outcomes.store == "sqlite" and not outcomes.sqlite_path.exists():
+        # Asking must not make one.
+        raise NotExplainable(f"no outcome store at {outcomes.sqlite_path} (outcomes.sqlite_path)")
+    store = build_store(settings)
+    try:
+        held = await store.get(key)
+    finally:
+        await store.close()
+    if held is None:
+        raise NotExplainable(
+            f"project {key.project_id!r} has no outcome of request {key.request_id!r}, generation"
+            f" {key.generation}: ids belong to their project, and outcomes are forgotten after"
+            f" {outcomes.forget_seconds / 3_600:g} h"
+        )
+    if isinstance(held, Tombstone):
+        raise NotExplainable(
+            f"the receipt of {key.request_id!r} has expired: bundles, receipts and captures are kept for"
+            f" {outcomes.keep_seconds / 3_600:g} h (outcomes.keep_seconds); what is left is that the"
+            f" request had the digest {held.request_digest[:16]}…"
+        )
+    return stored_of(held)
