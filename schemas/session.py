@@ -150,12 +150,25 @@ class SessionContext(RequestModel):
     handoff: HandoffData | None = None
 
 
+MAX_PLAN_FILES: Final = 500
+
+
+class PlanFile(RequestModel):
+    """A file that belongs to a plan."""
+
+    path: str
+    text: str
+
+
 class Plan(RequestModel):
     """A plan given inline: its steps, or the text of a plan file."""
 
     plan_id: OpaqueId
     path: str | None = None
     text: str | None = None
+    files: Annotated[tuple[PlanFile, ...], Field(max_length=MAX_PLAN_FILES)] = ()
+    """What else of the plan's folder its format reads: the other tasks, the state file, the proposal, the
+    requirements. Of a repeated path the last counts."""
     steps: tuple[Step, ...] = ()
     current_step: str | None = None
 
@@ -163,6 +176,9 @@ class Plan(RequestModel):
     def _text_or_steps(self) -> Plan:
         if self.text is not None and self.steps:
             msg = "give `text` or `steps`, not both"
+            raise ValueError(msg)
+        if self.files and self.text is None:
+            msg = "`files` belong to a `text`"
             raise ValueError(msg)
         return self
 

@@ -7,7 +7,8 @@ ended stays ended.
 
 from __future__ import annotations
 
-from typing import Annotated, Final, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field, RootModel
 
@@ -30,6 +31,7 @@ from schemas.wire import (
     RequestModel,
     Timestamp,
     canonical_json,
+    format_time,
     sha256_hex,
 )
 
@@ -293,7 +295,11 @@ class StateEvent(RootModel[Annotated[AnyStateEvent, Field(discriminator="event")
     """One event of a project; `event` says which, and `body` what it says."""
 
 
-def event_digest(event: AnyStateEvent) -> str:
-    """SHA-256 of what the event says, its id aside; of two events with one id the smaller digest counts."""
-    fields = event.model_dump(mode="json", exclude={"event_id", "schema_version", "kind", "project_id"})
-    return sha256_hex(canonical_json(fields))
+def event_digest(event: AnyStateEvent, body: Mapping[str, Any]) -> str:
+    """SHA-256 of what the event says, its id aside; of two events with one id the smaller digest counts.
+
+    `body` is the event's as JSON values, without what is null.
+    """
+    at = None if event.occurred_at is None else format_time(event.occurred_at)
+    said = {"event": event.event, "thread_id": event.thread_id, "occurred_at": at, "body": body}
+    return sha256_hex(canonical_json(said))

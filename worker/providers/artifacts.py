@@ -15,10 +15,10 @@ from schemas.codes import PartName
 from schemas.session import Artifact
 from schemas.wire import format_time
 from worker.budget.utf8 import well_formed
-from worker.ports import LayerBudget, LayerContribution, RequestFrame, Scope
+from worker.ports import LayerBudget, LayerContribution, RequestFrame, Scope, StorageTier
 from worker.providers.contribution import ContributionBuilder, layer_text, no_content
 from worker.providers.offload import run_by_weight
-from worker.providers.states import ThreadStates
+from worker.providers.states import StateReading, ThreadStates
 from worker.providers.text import LINE_CHARS, cut
 from worker.providers.threads import SourceThreads
 
@@ -72,11 +72,15 @@ class ArtifactsProvider:
         if store is not None:
             build = partial(_build_from_store, store, thread_id=scope.thread_id or "")
             return await self._threads.run(build)
+        tier_of: TierOf = _always_warm
         if not artifacts and self._states is not None:
-            artifacts = (await self._states.of(frame, scope, layer=self.layer)).artifacts
+            reading = await self._states.of(frame, scope, layer=self.layer)
+            artifacts = reading.artifacts
+            tier_of = partial(_tier_in, reading, frame.as_of)
         if not artifacts:
             return no_content(self.layer, "no_data")
-        return await run_by_weight(self._threads, partial(build_digest, artifacts), artifacts)
+        build = partial(build_digest, artifacts, tier_of=tier_of)
+        return await run_by_weight(self._threads, build, artifacts)
 
 
 def render_artifact_digest(store: object | None, thread_id: str = "", max_items: int = MAX_ITEMS) -> str:
@@ -92,18 +96,35 @@ def render_artifact_digest(store: object | None, thread_id: str = "", max_items:
     return layer_text(block.finish())
 
 
-def build_digest(artifacts: Sequence[Artifact], *, max_items: int = MAX_ITEMS) -> LayerContribution:
+TierOf = Callable[[Artifact], StorageTier]
+
+
+def _always_warm(artifact: Artifact) -> StorageTier:
+    """What a request brings along is in no store."""
+    del artifact
+    return "warm"
+
+
+def _tier_in(reading: StateReading, as_of: datetime, artifact: Artifact) -> StorageTier:
+    return reading.storage_tier(artifact.id, artifact.occurred_at, as_of=as_of)
+
+
+def build_digest(
+    artifacts: Sequence[Artifact], *, max_items: int = MAX_ITEMS, tier_of: TierOf = _always_warm
+) -> LayerContribution:
     """The digest as fragments: a line each, with the name line as the shorter rendering.
 
     Dated ones in time order (ties by id), then undated ones as given. Where there are more than
     `max_items`, the newest dated ones are kept, then the last of the undated.
     """
     block = ContributionBuilder("artifacts", heading=HEADING, resource_type="artifact")
-    block.section("digest", partial(_write_digest, block, artifacts, max_items))
+    block.section("digest", partial(_write_digest, block, artifacts, max_items, tier_of))
     return block.finish()
 
 
-def _write_digest(block: ContributionBuilder, artifacts: Sequence[Artifact], max_items: int) -> None:
+def _write_digest(
+    block: ContributionBuilder, artifacts: Sequence[Artifact], max_items: int, tier_of: TierOf = _always_warm
+) -> None:
     dated = sorted(
         ((a.occurred_at, a.id, a) for a in artifacts if a.occurred_at is not None), key=lambda d: d[:2]
     )
@@ -126,6 +147,7 @@ def _write_digest(block: ContributionBuilder, artifacts: Sequence[Artifact], max
             depth=DIGEST_DEPTH,
             location=artifact.path or "",
             created_at=artifact.occurred_at,
+            storage_tier=tier_of(artifact),
         )
 
 

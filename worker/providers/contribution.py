@@ -11,7 +11,7 @@ from typing import Final
 import structlog
 
 from schemas.codes import LayerReason, PartName
-from schemas.fragments import FragmentProvenance
+from schemas.fragments import FragmentProvenance, StorageTier
 from worker.budget.utf8 import well_formed
 from worker.errors import WorkerError
 from worker.fusion.sections import compose
@@ -54,6 +54,7 @@ class ContributionBuilder:
         resource_uri: str | None = None,
         location: str = "",
         created_at: datetime | None = None,
+        storage_tier: StorageTier = "warm",
         metadata: Mapping[str, str] | None = None,
     ) -> None:
         """Add a fragment below what is there already.
@@ -84,6 +85,7 @@ class ContributionBuilder:
                 is_pinned=is_pinned,
                 is_divisible=is_divisible,
                 created_at=created_at,
+                storage_tier=storage_tier,
                 metadata=metadata or {},
             )
         )

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import datetime
 from functools import partial
 from typing import Final
 
 from schemas.codes import PartName
-from schemas.session import Memory
+from schemas.session import Memory, MemoryItem
 from worker.budget.trimming import trim_to_budget
 from worker.memory.index import MemoryIndex
 from worker.memory.recall import Recall, recall_from
-from worker.ports import LayerBudget, LayerContribution, RequestFrame, Scope, TokenCounter
+from worker.ports import LayerBudget, LayerContribution, RequestFrame, Scope, StorageTier, TokenCounter
 from worker.providers.contribution import ContributionBuilder, no_content
 from worker.providers.offload import run_by_weight
 from worker.providers.states import StateReading, ThreadStates
@@ -37,6 +38,8 @@ class Remembered:
     """The summary in at most so many tokens."""
     recall: Callable[[int], Recall]
     """What bears on the message, in at most so many tokens."""
+    storage_tier: Callable[[MemoryItem], StorageTier] = lambda _: "warm"
+    """By use and age; what a request brings along is in no store."""
 
 
 class MemoryProvider:
@@ -70,14 +73,16 @@ class MemoryProvider:
         reading = await self._states.of(frame, scope, layer=self.layer)
         if reading.thread is None and not reading.memories.count:
             return no_content(self.layer, "no_data")
-        remembered = remembered_of(reading, message, counter=budget.counter)
+        remembered = remembered_of(reading, message, as_of=frame.as_of, counter=budget.counter)
         # A summary takes milliseconds, and so does a search of ten thousand facts.
         return await self._threads.run(
             partial(write_memory, remembered, budget=budget, summary_tokens=self._summary_tokens)
         )
 
 
-def remembered_of(reading: StateReading, message: str, *, counter: TokenCounter) -> Remembered:
+def remembered_of(
+    reading: StateReading, message: str, *, as_of: datetime, counter: TokenCounter
+) -> Remembered:
     """The memory of a thread as its state has it: a summary of its messages, and its facts."""
 
     def summarize(max_tokens: int) -> str:
@@ -89,6 +94,7 @@ def remembered_of(reading: StateReading, message: str, *, counter: TokenCounter)
         facts=reading.memories.count,
         summarize=summarize,
         recall=lambda tokens: reading.memories.recall(message, budget_tokens=tokens, counter=counter),
+        storage_tier=lambda item: reading.storage_tier(item.id, item.occurred_at, as_of=as_of),
     )
 
 
@@ -133,14 +139,14 @@ def write_memory(
 
     if memory.has_summary:
         block.section("summary", write_summary)
-    block.section("recall", lambda: _write_recall(block, memory.recall(left)))
+    block.section("recall", lambda: _write_recall(block, memory, memory.recall(left)))
     contribution = block.finish()
     if contribution.status == "empty" and (memory.facts or memory.has_summary):
         return no_content("memory", "below_heading", capped=contribution.capped)
     return contribution
 
 
-def _write_recall(block: ContributionBuilder, recalled: Recall) -> None:
+def _write_recall(block: ContributionBuilder, memory: Remembered, recalled: Recall) -> None:
     block.leave_out(recalled.left_out)
     best = max((found.score for found in recalled.items), default=0.0) or 1.0
     for found in recalled.items:
@@ -152,4 +158,5 @@ def _write_recall(block: ContributionBuilder, recalled: Recall) -> None:
             relevance=round(_LEAST_RELEVANCE + _RELEVANCE_SPAN * round(found.score / best, 6), 6),
             is_divisible=found.brief != found.line,
             created_at=found.item.occurred_at,
+            storage_tier=memory.storage_tier(found.item),
         )

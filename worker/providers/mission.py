@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from functools import partial
 from typing import Final
@@ -33,6 +34,12 @@ _HANDOFF_LISTS: Final = (
 )
 
 _CLOSED: Final = frozenset({"done", "skipped"})
+_SEARCHED_CHARS: Final = 20_000
+"""Of a message; what is longer quotes things rather than naming what it is about."""
+
+_LINES: Final = re.compile(r":\d{1,7}(?:-\d{1,7})?\Z")
+_NAME_END: Final = re.compile(r"[\w./-]")
+_NAME_GOES_ON: Final = re.compile(r"[\w/-]|\.\w")
 
 
 class MissionProvider:
@@ -54,9 +61,9 @@ class MissionProvider:
         if session is None:
             return no_content(self.layer, "no_data")
         must_show = frozenset((*frame.request.must_cite, *frame.request.payload.files_created))
-        return await run_by_weight(
-            self._threads, partial(build_mission, session, must_show=must_show), session
-        )
+        message = frame.request.user_message
+        build = partial(build_mission, session, must_show=must_show, message=message)
+        return await run_by_weight(self._threads, build, session, message)
 
 
 def render_mission_context(ctx: SessionContext | None, max_lines: int = MAX_LINES) -> str:
@@ -69,12 +76,16 @@ def render_mission_context(ctx: SessionContext | None, max_lines: int = MAX_LINE
 
 
 def build_mission(
-    session: SessionContext, *, max_lines: int = MAX_LINES, must_show: frozenset[str] = frozenset()
+    session: SessionContext,
+    *,
+    max_lines: int = MAX_LINES,
+    must_show: frozenset[str] = frozenset(),
+    message: str = "",
 ) -> LayerContribution:
     """The mission block as fragments, one line each.
 
-    A decision is pinned where it is one of the ten newest (the last given is the newest), or where
-    `must_show` holds its id or something that it applies to.
+    A decision is pinned where it is one of the ten newest (the last given is the newest), where `must_show`
+    holds its id or something that it applies to, or where the message names something that it applies to.
     """
     block = ContributionBuilder("mission", heading=HEADING, resource_type="session")
     goal, handoff = session.goal, session.handoff
@@ -85,7 +96,8 @@ def build_mission(
         block.section("criteria", partial(_write_criteria, block, goal))
     block.section("work_items", partial(_write_work_items, block, session.work_items))
     if handoff is not None:
-        block.section("decisions", partial(_write_decisions, block, handoff.decisions, must_show))
+        roots = _Roots(must_show, message)
+        block.section("decisions", partial(_write_decisions, block, handoff.decisions, roots))
         # A goal's blocker that was handed over as well is shown once.
         known = {(b.id, b.text) for b in goal.blockers} if goal is not None else set[tuple[str, str]]()
         handed_over = [b for b in handoff.blockers if (b.id, b.text) not in known]
@@ -167,14 +179,12 @@ def _write_work_items(block: ContributionBuilder, items: Sequence[WorkItem]) -> 
     block.leave_out(max(0, len(pending) - LIST_ITEMS))
 
 
-def _write_decisions(
-    block: ContributionBuilder, decisions: Sequence[Decision], must_show: frozenset[str]
-) -> None:
+def _write_decisions(block: ContributionBuilder, decisions: Sequence[Decision], roots: _Roots) -> None:
     first_new = len(decisions) - PINNED_DECISIONS
     pinned = [
         (index, decision)
         for index, decision in enumerate(decisions)
-        if index >= first_new or decision.id in must_show or not must_show.isdisjoint(decision.applies_to)
+        if index >= first_new or decision.id in roots.given or any(map(roots.holds, decision.applies_to))
     ]
     first_whole = len(pinned) - LIST_ITEMS
     for place, (_, decision) in enumerate(pinned):
@@ -193,6 +203,29 @@ def _write_decisions(
             is_pinned=True,
         )
     block.leave_out(len(decisions) - len(pinned))
+
+
+class _Roots:
+    """What the request is about, by its own words."""
+
+    def __init__(self, given: frozenset[str], message: str) -> None:
+        self.given = given
+        self._message = message[:_SEARCHED_CHARS]
+
+    def holds(self, target: str) -> bool:
+        """Whether something that a decision applies to, or a part of it, is what the request is about."""
+        path = _LINES.sub("", target)
+        if path in self.given or any(name.startswith(f"{path}::") for name in self.given):
+            return True
+        # The name as such: not as a part of a longer name or path.
+        start = self._message.find(path) if path else -1
+        while start >= 0:
+            end = start + len(path)
+            before, after = self._message[max(0, start - 1) : start], self._message[end : end + 2]
+            if not _NAME_END.search(before) and not _NAME_GOES_ON.match(after):
+                return True
+            start = self._message.find(path, start + 1)
+        return False
 
 
 def _write_handoff_list(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
+from functools import partial
 from typing import Final
 
 from schemas.codes import PartName, StepStatus
@@ -13,6 +13,7 @@ from worker.plans.reading import read_plan
 from worker.plans.wire import to_plan
 from worker.ports import LayerBudget, LayerContribution, RequestFrame, Scope
 from worker.providers.contribution import ContributionBuilder, layer_text, no_content
+from worker.providers.kept import Kept
 from worker.providers.offload import run_by_weight
 from worker.providers.states import ThreadStates
 from worker.providers.text import LINE_CHARS, cut, first_sentence, fold
@@ -28,7 +29,9 @@ SENTENCE_CHARS: Final = 200
 _QUICK_CHARS: Final = 2_000
 """A plan file up to this length is read on the event loop: about two milliseconds."""
 
-_CLOSED: Final[frozenset[StepStatus]] = frozenset({"done", "skipped"})
+_MAX_KEPT_CHARS: Final = 8_000_000
+"""Of plan files that were read; their steps take some ten times as much."""
+
 _NEVER_CURRENT: Final[frozenset[StepStatus]] = frozenset({"done", "skipped", "deferred"})
 _CURRENT, _STATEMENT, _PROGRESS, _RECENT, _NEXT, _LINKED = 1.0, 0.9, 0.85, 0.7, 0.6, 0.5
 
@@ -79,7 +82,7 @@ class PlanProvider:
             return no_content(self.layer, "no_data")
         document = plan if stored is None else stored.plan
         build = partial(_build, plan, stored, goal)
-        if document is not None and len(document.text or "") > _QUICK_CHARS:
+        if document is not None and _chars_of(document) > _QUICK_CHARS:
             return await self._threads.run(build)
         return await run_by_weight(self._threads, build, document, goal)
 
@@ -91,17 +94,23 @@ def _build(plan: Plan | None, stored: StoredPlan | None, goal: Goal | None) -> L
         plan = found.plan
         if plan.steps:
             plan = stored.with_steps(plan.steps, current_step=plan.current_step)
-        return build_plan(plan, goal, has_ended=is_over)
+        return build_plan(plan, goal or found.goal, has_ended=is_over)
     return build_plan(plan, goal)
+
+
+def _chars_of(plan: Plan) -> int:
+    return len(plan.text or "") + sum(len(file.text) for file in plan.files)
 
 
 @dataclass(frozen=True, slots=True)
 class FoundSteps:
-    """A plan as it is shown, and whether its file says that it is over."""
+    """A plan as it is shown, and what else its file says."""
 
     plan: Plan
     is_closed: bool = False
-    """Nothing in it is current: it is done, archived or superseded, whatever single marks say."""
+    """Nothing in it is current: it is archived or superseded, whatever single marks say."""
+    goal: Goal | None = None
+    """What it is for."""
 
 
 def read_steps(plan: Plan) -> FoundSteps:
@@ -112,17 +121,19 @@ def read_steps(plan: Plan) -> FoundSteps:
     """
     if plan.text is None:
         return FoundSteps(plan)
-    found = _read(plan.plan_id, plan.path, plan.text)
+    key = (plan.plan_id, plan.path, plan.text, tuple((file.path, file.text) for file in plan.files))
+    found = _READ.get(key)
+    if found is None:
+        document = read_plan(plan.path, plan.text, siblings={file.path: file.text for file in plan.files})
+        goal = Goal(statement=document.goal) if document.goal else None
+        found = FoundSteps(to_plan(document, plan.plan_id, plan.path), document.is_closed, goal)
+        _READ.put(key, found, size_bytes=_chars_of(plan))
     if plan.current_step is None:
         return found
-    return FoundSteps(found.plan.model_copy(update={"current_step": plan.current_step}))
+    return replace(found, plan=found.plan.model_copy(update={"current_step": plan.current_step}))
 
 
-@lru_cache(maxsize=64)
-def _read(plan_id: str, path: str | None, text: str) -> FoundSteps:
-    document = read_plan(path, text)
-    is_closed = bool(document.steps) and document.active is None
-    return FoundSteps(to_plan(document, plan_id, path), is_closed)
+_READ: Final = Kept[tuple[str, str | None, str, tuple[tuple[str, str], ...]], FoundSteps](_MAX_KEPT_CHARS)
 
 
 def render_plan_context(ctx_or_goal: SessionContext | Goal | Plan | None, max_lines: int = MAX_LINES) -> str:
@@ -150,7 +161,7 @@ def build_plan(
     """
     if plan is not None:
         found = read_steps(plan)
-        plan, has_ended = found.plan, has_ended or found.is_closed
+        plan, has_ended, goal = found.plan, has_ended or found.is_closed, goal or found.goal
         steps, pointer, plan_id = plan.steps, plan.current_step, plan.plan_id
     elif goal is not None:
         steps, pointer, plan_id = goal.tasks, goal.current_step, goal.id or "goal"
@@ -177,9 +188,10 @@ def plan_window(steps: Sequence[Step], current_step: str | None) -> PlanWindow:
     """The window on `steps`, which stand in document order. O(steps + dependencies).
 
     The current step is found by scanning forward from the persisted one, or from the first that is marked
-    active where none is persisted, to the first that is not done. Deferred steps are never current. A scan
-    passes over optional steps, over steps with steps below them (those stand for it), and over what lies
-    below a closed step. Repeated ids mean the first; a parent counts where it stands above its child.
+    active where none is persisted, to the first that is not done, and from the end on to what was left open
+    before. Deferred steps are never current. A scan passes over optional steps, over steps with steps below
+    them (those stand for it), and over what lies below a closed or deferred step. Repeated ids mean the
+    first; a parent counts where it stands above its child.
     """
     by_id = _first_of_each_id(steps)
     tree = _Tree(steps, by_id)
@@ -209,30 +221,30 @@ def _first_of_each_id(steps: Sequence[Step]) -> dict[str, int]:
 
 
 class _Tree:
-    """Which steps have steps below them, and which lie below a closed one."""
+    """Which steps have steps below them, and which lie below a closed or deferred one."""
 
     def __init__(self, steps: Sequence[Step], by_id: Mapping[str, int]) -> None:
         self._parents: set[int] = set()
-        self._below_closed: list[bool] = []
+        self._is_held_back: list[bool] = []
         for number, step in enumerate(steps):
             parent = by_id.get(step.parent) if step.parent is not None else None
             if parent is None or parent >= number:
-                self._below_closed.append(False)
+                self._is_held_back.append(False)
                 continue
             if not step.optional:
                 # A step with optional steps alone below it stands for itself.
                 self._parents.add(parent)
-            self._below_closed.append(self._below_closed[parent] or steps[parent].status in _CLOSED)
+            self._is_held_back.append(self._is_held_back[parent] or steps[parent].status in _NEVER_CURRENT)
 
     def is_leaf(self, number: int) -> bool:
         return number not in self._parents
 
-    def is_below_closed(self, number: int) -> bool:
-        return self._below_closed[number]
+    def is_is_held_back(self, number: int) -> bool:
+        return self._is_held_back[number]
 
 
 def _may_come_up(step: Step, tree: _Tree, number: int) -> bool:
-    return step.status not in _NEVER_CURRENT and not step.optional and not tree.is_below_closed(number)
+    return step.status not in _NEVER_CURRENT and not step.optional and not tree.is_is_held_back(number)
 
 
 def _find_current(
@@ -240,13 +252,14 @@ def _find_current(
 ) -> int | None:
     if named is None:
         active = (n for n, step in enumerate(steps) if step.status == "active" and tree.is_leaf(n))
-        named = next((n for n in active if not tree.is_below_closed(n)), None)
+        named = next((n for n in active if not tree.is_is_held_back(n)), None)
     if named is None:
         return next(iter(open_ahead), None)
     # A step that somebody named is taken even where a scan would pass over it as optional.
     if tree.is_leaf(named) and steps[named].status not in _NEVER_CURRENT:
         return named
-    return next((n for n in open_ahead if n > named), None)
+    # What was left open before it comes when nothing is left behind it.
+    return next((n for n in open_ahead if n > named), next(iter(open_ahead), None))
 
 
 def _dependencies(steps: Sequence[Step], by_id: Mapping[str, int], start: int) -> set[int]:

@@ -9,11 +9,10 @@ from __future__ import annotations
 import asyncio
 import threading
 import weakref
-from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, Final, Generic, TypeVar
 
@@ -27,9 +26,10 @@ from worker.memory.index import MemoryIndex
 from worker.memory.recall import Recall, recall_from
 from worker.memory.summary import Summary, summary_of
 from worker.memory.thread_state import ThreadState
-from worker.ports import RequestFrame, Scope, TokenCounter
+from worker.ports import RequestFrame, Scope, StorageTier, TokenCounter
+from worker.providers.kept import Kept
 from worker.providers.threads import SourceThreads
-from worker.state.records import WHOLE_PROJECT, Group
+from worker.state.records import WHOLE_PROJECT, Group, microseconds
 from worker.state.store import Place, StateStore
 from worker.state.view import (
     Entity,
@@ -39,6 +39,7 @@ from worker.state.view import (
     memories_of,
     plan_of,
     session_of,
+    uses_of,
 )
 
 T = TypeVar("T")
@@ -47,6 +48,10 @@ log = structlog.get_logger()
 
 SIGNAL_KEEP: Final = timedelta(days=7)
 """How long a failure is news."""
+
+HOT_FOR: Final = timedelta(days=1)
+COLD_AFTER: Final = timedelta(days=30)
+_MICROSECOND: Final = timedelta(microseconds=1)
 
 POLL_SECONDS: Final = 0.02
 """How often events that another process takes in are looked for; those of this one are told at once."""
@@ -63,40 +68,54 @@ _WAITING_FAILURES: Final = 3
 _HEAVY_BYTES: Final = 65_536
 
 
-class Memories:
-    """The facts of one thread, ready to be searched; follows them from version to version."""
+class FactIndex:
+    """Makes the facts of one thread ready to be searched, and follows them from version to version."""
 
     def __init__(self) -> None:
         """Nothing is remembered yet."""
         self._index = MemoryIndex()
-        self._items: dict[str, MemoryItem] = {}
+        self._items: Mapping[str, MemoryItem] = {}
         self._lock = threading.Lock()
 
-    def follow(self, items: Iterable[MemoryItem]) -> None:
-        """Hold these facts and no others. O(facts), and the length of those that changed."""
-        wanted = {item.id: item for item in items}
+    @contextmanager
+    def holding(self, items: Mapping[str, MemoryItem]) -> Generator[MemoryIndex]:
+        """The index with these facts, by id, and no others; nobody else has it meanwhile.
+
+        O(facts), and the length of those that changed; nothing where it holds them already.
+        """
         with self._lock:
-            for item_id in self._items.keys() - wanted.keys():
-                self._index.remove(item_id)
-            for item_id, item in wanted.items():
-                if self._items.get(item_id) != item:
-                    self._index.add(item)
-            self._items = wanted
+            if items is not self._items:
+                self._follow(items)
+            yield self._index
+
+    def _follow(self, items: Mapping[str, MemoryItem]) -> None:
+        for item_id in self._items.keys() - items.keys():
+            self._index.remove(item_id)
+        for item_id, item in items.items():
+            if self._items.get(item_id) != item:
+                self._index.add(item)
+        self._items = items
+
+
+class Memories:
+    """The facts of one thread at one version, whatever versions others look at meanwhile."""
+
+    def __init__(self, items: Iterable[MemoryItem] = (), index: FactIndex | None = None) -> None:
+        """These facts; `index` may be shared with other versions of the same thread."""
+        self._items = {item.id: item for item in items}
+        self.index = index or FactIndex()
+        with self.index.holding(self._items) as held:
+            self.count = len(held)
 
     def recall(self, query: str, *, budget_tokens: int, counter: TokenCounter) -> Recall:
         """As `worker.memory.recall.recall_from`."""
-        with self._lock:
-            return recall_from(self._index, query, budget_tokens=budget_tokens, counter=counter)
+        with self.index.holding(self._items) as held:
+            return recall_from(held, query, budget_tokens=budget_tokens, counter=counter)
 
     def current(self) -> list[MemoryItem]:
         """The facts that hold, by id."""
-        with self._lock:
-            return self._index.current()
-
-    @property
-    def count(self) -> int:
-        """How many facts hold."""
-        return len(self._index)
+        with self.index.holding(self._items) as held:
+            return held.current()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,6 +131,27 @@ class StateReading:
     artifacts: tuple[Artifact, ...]
     events: tuple[Sequence[Entity], Sequence[Entity]]
     """Test results and what happened at run time, of the thread and of the project."""
+    used: tuple[Mapping[str, int], ...] = ()
+    """When facts, messages and what happened at run time last referred to a thing, by its id, in
+    microseconds."""
+
+    def storage_tier(self, item_id: str, occurred_at: datetime | None, *, as_of: datetime) -> StorageTier:
+        """Hot what was told or referred to in the last day, cold what was not in the last month.
+
+        To read a thing is no use of it: requests would change each other's bundles.
+        """
+        times = [used[item_id] for used in self.used if item_id in used]
+        times += [] if occurred_at is None else [microseconds(occurred_at)]
+        if not times:
+            return "warm"
+        age = microseconds(as_of) - max(times)
+        return (
+            "hot"
+            if age <= HOT_FOR // _MICROSECOND
+            else "cold"
+            if age > COLD_AFTER // _MICROSECOND
+            else "warm"
+        )
 
     def plan(self, plan_id: str | None) -> StoredPlan | None:
         """The named plan, else the current one."""
@@ -131,14 +171,15 @@ class ThreadStates:
         """Read from `store`; keep what takes about `max_bytes` there, the thread used last always."""
         self._store = store
         self._threads = threads
-        self._kept = _Kept(max_bytes)
+        self._kept = Kept[_Key, _Held[Any]](max_bytes)
         self._readings: dict[int, asyncio.Task[StateReading]] = {}
         self._waiting: dict[str, set[asyncio.Event]] = {}
 
     async def prepare(self, frame: RequestFrame, scope: Scope) -> None:
         """As `worker.ports.Preparation`: begin to read, unless the request brings everything itself."""
         request = frame.request
-        brought = (request.session, request.plan, request.memory, request.artifacts or None, request.working)
+        fails = request.working.failing_tests if request.working is not None else ()
+        brought = (request.session, request.plan, request.memory, request.artifacts or None, fails or None)
         if None in brought:
             reading = self._reading(frame, scope, request.after.event_ids if request.after else ())
             await asyncio.wait({reading}, timeout=_MOMENT_SECONDS)
@@ -173,7 +214,7 @@ class ThreadStates:
 
     def forget(self, project_id: str) -> None:
         """Let go of what is kept of the project."""
-        self._kept.forget(project_id)
+        self._kept.forget(lambda key: key[0] == project_id)
 
     async def close(self) -> None:
         """Stop reading."""
@@ -217,13 +258,17 @@ class ThreadStates:
             places = [held.get(Place(thread, group), _NOTHING) for thread in threads]
             return await self._built((project_id, thread_id, group), places, build)
 
+        memories, used_by_facts = await built("memory", partial(self._memories, project_id, thread_id))
+        thread, used_by_messages = await built("messages", _messages_of)
+        events, used_by_events = await built("signals", _events_of)
         return StateReading(
             session=await built("session", session_of),
             plans=await built("plan", lambda thread, project: (thread, project)),
-            memories=await built("memory", partial(self._memories, project_id, thread_id)),
-            thread=await built("messages", lambda thread, _: _messages_of(thread)),
+            memories=memories,
+            thread=thread,
             artifacts=await built("artifacts", artifacts_of),
-            events=await built("signals", lambda thread, project: (thread, project)),
+            events=events,
+            used=(used_by_facts, used_by_messages, used_by_events),
         )
 
     async def _versions(
@@ -267,7 +312,7 @@ class ThreadStates:
             for place, group in (await self._store.groups(project_id, stale)).items():
                 entities = await self._run(len(group.data), partial(decode_group, group.data))
                 held[place] = _Held((group.version,), entities, len(group.data))
-                self._kept.put((project_id, *place), held[place])
+                self._kept.put((project_id, *place), held[place], size_bytes=len(group.data))
         return held
 
     async def _built(
@@ -286,16 +331,15 @@ class ThreadStates:
         thread, project = (places[0].value, places[-1].value if len(places) > 1 else ())
         value = await self._run(size, partial(build, thread, project))
         if size:
-            self._kept.put(key, _Held(versions, value, size))
+            self._kept.put(key, _Held(versions, value, size), size_bytes=size)
         return value
 
     def _memories(
         self, project_id: str, thread_id: str, thread: Sequence[Entity], project: Sequence[Entity]
-    ) -> Memories:
+    ) -> tuple[Memories, Mapping[str, int]]:
         before = self._kept.get((project_id, thread_id, "memory", "built"))
-        memories = Memories() if before is None else before.value
-        memories.follow(memories_of(thread, project))
-        return memories
+        index = None if before is None else before.value[0].index
+        return Memories(memories_of(thread, project), index), uses_of((*project, *thread))
 
     async def _run(self, size_bytes: int, work: Callable[[], T]) -> T:
         return await self._threads.run(work) if size_bytes > _HEAVY_BYTES else work()
@@ -321,42 +365,21 @@ _NOTHING_KNOWN: Final = StateReading(
 _NOTHING: Final[_Held[Entities]] = _Held((0,), (), 0)
 
 
-class _Kept:
-    """The values used last, within so many bytes."""
-
-    def __init__(self, max_bytes: int) -> None:
-        self._max_bytes = max_bytes
-        self._held: OrderedDict[_Key, _Held[Any]] = OrderedDict()
-        self._bytes = 0
-        self._lock = threading.Lock()
-
-    def get(self, key: _Key) -> _Held[Any] | None:
-        with self._lock:
-            held = self._held.get(key)
-            if held is not None:
-                self._held.move_to_end(key)
-            return held
-
-    def put(self, key: _Key, held: _Held[Any]) -> None:
-        with self._lock:
-            before = self._held.pop(key, None)
-            self._bytes += held.size - (0 if before is None else before.size)
-            self._held[key] = held
-            while self._bytes > self._max_bytes and len(self._held) > 1:
-                self._bytes -= self._held.popitem(last=False)[1].size
-
-    def forget(self, project_id: str) -> None:
-        with self._lock:
-            for key in [key for key in self._held if key[0] == project_id]:
-                self._bytes -= self._held.pop(key).size
+def _events_of(
+    thread: Sequence[Entity], project: Sequence[Entity]
+) -> tuple[tuple[Sequence[Entity], Sequence[Entity]], Mapping[str, int]]:
+    return (thread, project), uses_of((*project, *thread))
 
 
-def _messages_of(entities: Sequence[Entity]) -> ThreadState | None:
-    """What a summary of the thread is made from."""
-    for entity in entities:
+def _messages_of(
+    thread: Sequence[Entity], project: Sequence[Entity]
+) -> tuple[ThreadState | None, Mapping[str, int]]:
+    """What a summary of the thread is made from, and what its messages and the project's refer to."""
+    used = uses_of((*project, *thread))
+    for entity in thread:
         try:
-            return ThreadState.from_bytes(entity.document["thread"].encode())
+            return ThreadState.from_bytes(entity.document["thread"].encode()), used
         except ValueError as error:
             # Written by another version of this program; the next message has it made anew.
             log.warning("state.summary_outdated", cause=str(error))
-    return None
+    return None, used

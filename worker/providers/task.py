@@ -65,20 +65,20 @@ class TaskProvider:
         StateUnavailable and StateBehind then.
         """
         if self._reader is not None and frame.subject.inject and frame.task_type in _FACTS:
-            facts, tests = await asyncio.gather(
+            facts, failing = await asyncio.gather(
                 self._facts(self._reader, frame, scope, budget), self._failing_tests(frame, scope)
             )
         else:
-            facts, tests = None, await self._failing_tests(frame, scope)
+            facts, failing = None, await self._failing_tests(frame, scope)
         working, context = frame.request.working, frame.request.payload.task_context
         diff = working.current_diff if working is not None else None
         layer = await self._build(
             context,
             diff,
-            () if isinstance(tests, Unavailable) else tests,
+            FailingTests() if isinstance(failing, Unavailable) else failing,
             None if isinstance(facts, Unavailable) else facts,
         )
-        missing = next((one for one in (facts, tests) if isinstance(one, Unavailable)), None)
+        missing = next((one for one in (facts, failing) if isinstance(one, Unavailable)), None)
         if missing is None:
             return layer
         if layer.fragments:
@@ -87,23 +87,24 @@ class TaskProvider:
             return LayerContribution(layer=self.layer, status="failed", reason="timeout")
         raise missing
 
-    async def _failing_tests(self, frame: RequestFrame, scope: Scope) -> Sequence[FailingTest] | Unavailable:
-        if frame.request.working is not None:
-            return frame.request.working.failing_tests
+    async def _failing_tests(self, frame: RequestFrame, scope: Scope) -> FailingTests | Unavailable:
+        # Who sends the diff alone does not say that no test fails.
+        if frame.request.working is not None and frame.request.working.failing_tests:
+            return FailingTests(frame.request.working.failing_tests)
         if self._states is None:
-            return ()
+            return FailingTests()
         try:
             reading = await self._states.of(frame, scope, layer=self.layer)
         except Unavailable as error:
             return error
-        return signals_of(*reading.events, as_of=frame.as_of, keep=self._signal_keep).failing_tests
+        signals = signals_of(*reading.events, as_of=frame.as_of, keep=self._signal_keep)
+        return FailingTests(signals.failing_tests, more=signals.more_failing_tests)
 
     async def _build(
-        self, context: object, diff: str | None, tests: Sequence[FailingTest], facts: FactsSection | None
+        self, context: object, diff: str | None, failing: FailingTests, facts: FactsSection | None
     ) -> LayerContribution:
-        return await run_by_weight(
-            self._threads, partial(build_task, context, diff, tests, facts), context, diff, tests
-        )
+        build = partial(build_task, context, diff, failing, facts)
+        return await run_by_weight(self._threads, build, context, diff, failing.tests)
 
     @staticmethod
     async def _facts(
@@ -137,6 +138,14 @@ class _Late(Unavailable):
 
 
 @dataclass(frozen=True, slots=True)
+class FailingTests:
+    """Tests that fail now, and how many fail beside them."""
+
+    tests: Sequence[FailingTest] = ()
+    more: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class FactsSection:
     """Lines from the graph below a heading of their own."""
 
@@ -153,14 +162,14 @@ _FACTS: Final[Mapping[TaskType, tuple[str, Callable[[GraphAnswer], tuple[GraphFa
 def build_task(
     context: object,
     diff: str | None,
-    tests: Sequence[FailingTest] = (),
+    failing: FailingTests = FailingTests(),  # noqa: B008  a frozen value
     facts: FactsSection | None = None,
 ) -> LayerContribution:
     """The sections as fragments: the context is one, the diff one per file, tests and facts one each."""
     block = ContributionBuilder("task", heading=HEADING, resource_type="task")
     block.section("task_context", partial(_write_context, block, context))
     block.section("current_diff", partial(_write_diff, block, diff or ""))
-    block.section("failing_tests", partial(_write_tests, block, tests))
+    block.section("failing_tests", partial(_write_tests, block, failing))
     if facts is not None:
         block.section("graph_facts", partial(_write_facts, block, facts))
     return block.finish()
@@ -230,8 +239,8 @@ def _diff_floor(file: FileDiff) -> str:
     return "\n".join(lines)
 
 
-def _write_tests(block: ContributionBuilder, tests: Sequence[FailingTest]) -> None:
-    for test in tests:
+def _write_tests(block: ContributionBuilder, failing: FailingTests) -> None:
+    for test in failing.tests:
         message = (test.message or "").strip("\r\n")
         first = first_line(message, max_chars=LINE_CHARS)
         floor = f"- {test.id}: {first}" if first else f"- {test.id}"
@@ -248,6 +257,16 @@ def _write_tests(block: ContributionBuilder, tests: Sequence[FailingTest]) -> No
             is_pinned=True,
             is_divisible=True,
         )
+
+    if failing.more:
+        block.add(
+            "test://more",
+            f"- and {failing.more} more",
+            group="## Failing tests",
+            relevance=_FAILING_TEST,
+            is_pinned=True,
+        )
+        block.leave_out(failing.more)
 
 
 def _write_facts(block: ContributionBuilder, facts: FactsSection) -> None:

@@ -6,6 +6,8 @@ keeps the same bytes; `final` in it says that the thing has ended, and that noth
 
 from __future__ import annotations
 
+import threading
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby, islice
@@ -15,6 +17,8 @@ from schemas.session import read_step_status
 from schemas.state import EventKind
 from schemas.wire import canonical_json, sha256_hex
 from worker.memory.thread_state import ThreadMessage, ThreadState
+from worker.plans.hand_offs import read_hand_off
+from worker.plans.wire import to_handoff_data
 from worker.state.records import EntityKind, Order, StateRecord, instant_of
 
 Document = Mapping[str, Any]
@@ -22,10 +26,20 @@ Document = Mapping[str, Any]
 MAX_RUNTIME_EVENTS: Final = 200
 """Gateway events and tool calls that are kept in mind of one thread, the newest."""
 
-UNORDERED: Final[frozenset[EntityKind]] = frozenset({"summary"})
+MAX_USES: Final = 1_000
+"""Things that the messages of one thread refer to, and of which that is kept in mind; those named last."""
+
+MAX_EARLIER_DECISIONS: Final = 100
+"""Of the hand-offs before the last one, the newest."""
+
+UNORDERED: Final[frozenset[EntityKind]] = frozenset({"summary", "runtime"})
 """Things whose events may be folded in any order, to the same end."""
 
+LAST_COUNTS: Final[frozenset[EntityKind]] = frozenset({"decision", "memory", "artifact", "test"})
+"""Things of which the last event alone counts: an earlier one that comes later changes nothing."""
+
 _AT_A_TIME: Final = 1_000
+_MAX_KEPT_THREADS: Final = 64
 _ENDED: Final = frozenset({"done", "skipped"})
 
 
@@ -95,6 +109,27 @@ def _replaced(known: Document, record: StateRecord) -> Document:
     return {"at_us": record.at_us, "body": record.body}
 
 
+def _hand_off(known: Document, record: StateRecord) -> Document:
+    """The last one counts, but what the ones before had decided stays decided."""
+    if "body" not in known:
+        return {"at_us": record.at_us, "body": record.body, "earlier": []}
+    earlier = {one["id"]: (at_us, one) for at_us, one in known.get("earlier", ())}
+    for decision in decisions_in(known["body"]):
+        # What is told again is as new as its last telling.
+        earlier.pop(decision["id"], None)
+        earlier[decision["id"]] = (known["at_us"], decision)
+    kept = [[at_us, one] for at_us, one in earlier.values()][-MAX_EARLIER_DECISIONS:]
+    return {"at_us": record.at_us, "body": record.body, "earlier": kept}
+
+
+def decisions_in(hand_off: Mapping[str, Any]) -> tuple[Mapping[str, Any], ...]:
+    """The decisions of a hand-off: those that its file names, then its own."""
+    text = hand_off.get("text")
+    document = None if text is None else read_hand_off(hand_off.get("path") or "", text)
+    told = () if document is None else to_handoff_data(document).decisions
+    return (*(one.model_dump(mode="json", exclude_none=True) for one in told), *hand_off.get("decisions", ()))
+
+
 def _project(known: Document, record: StateRecord) -> Document:
     return {"at_us": record.at_us, "body": {**known.get("body", {}), **record.body}}
 
@@ -118,9 +153,9 @@ def _goal_set(known: Document, record: StateRecord) -> Document:
 
 
 def _goal_updated(known: Document, record: StateRecord) -> Document:
-    # Changes of a goal that nobody has set yet wait for it: they are folded again when it comes.
+    # What was changed of a goal before it was set is not known any more; that it had ended is.
     if "set_at_us" not in known:
-        return {}
+        return _final_if(read_step_status(record.body.get("status")) in _ENDED)
     body = {**known["body"], **record.body}
     return _goal(body, set_at_us=known["set_at_us"], at_us=record.at_us)
 
@@ -160,13 +195,16 @@ def _plan_set(known: Document, record: StateRecord) -> Document:
 
 
 def _step_advanced(known: Document, record: StateRecord) -> Document:
-    step_id = record.body["step_id"]
+    step_id, status = record.body["step_id"], record.body["status"]
     summary = record.body.get("summary")
+    pointer = known.get("pointer")
+    # What somebody is at stays current, whatever is done beside it.
+    is_held = pointer not in {None, step_id} and known.get("steps", {}).get(pointer) == "active"
     return {
         **known,
         "at_us": record.at_us,
-        "steps": {**known.get("steps", {}), step_id: record.body["status"]},
-        "pointer": step_id,
+        "steps": {**known.get("steps", {}), step_id: status},
+        "pointer": pointer if is_held and status != "active" else step_id,
         "summaries": {**known.get("summaries", {}), **({step_id: summary} if summary else {})},
         **_plan_end(record.body.get("plan_status")),
     }
@@ -176,16 +214,29 @@ def _plan_end(status: object) -> Document:
     return {"ended_as": status, "final": True} if status in {"completed", "cancelled"} else {}
 
 
-def _runtime(known: Document, record: StateRecord) -> Document:
-    event = {"at_us": record.at_us, "event": record.kind, "body": record.body}
-    return {"events": [*known.get("events", ()), event][-MAX_RUNTIME_EVENTS:]}
+def _runtime(known: Document, records: Sequence[StateRecord]) -> Document:
+    """The newest, in short: each change writes all of them anew."""
+    events = [*known.get("events", ()), *map(_in_short, records)]
+    if not all("event_id" in event for event in events):
+        raise ValueError("events as another version kept them")
+    events.sort(key=lambda event: (event["at_us"], event["event_id"]))
+    return {"events": events[-MAX_RUNTIME_EVENTS:]}
+
+
+def _in_short(record: StateRecord) -> Document:
+    body = record.body
+    lists = {name: body[name] for name in ("files", "refers_to") if body.get(name)}
+    return {"at_us": record.at_us, "event_id": record.event_id, "status": body["status"], **lists}
 
 
 def _messages(known: Document, records: Sequence[StateRecord]) -> Document:
-    """What a summary of the thread needs; the order of messages makes no difference to it."""
-    thread = ThreadState.from_bytes(known["thread"].encode()) if "thread" in known else ThreadState()
+    """What a summary of the thread needs, and what it refers to; in whatever order they come."""
+    thread = _THREADS.take(known["thread"]) if "thread" in known else ThreadState()
+    used: dict[str, int] = dict(known.get("used", ()))
     for record in records:
         role, content = record.body["role"], record.body["content"]
+        for name in record.body.get("refers_to", ()):
+            used[name] = max(record.at_us, used.get(name, record.at_us))
         thread.advance(
             ThreadMessage(
                 id=record.event_id,
@@ -195,7 +246,36 @@ def _messages(known: Document, records: Sequence[StateRecord]) -> Document:
                 occurred_at=instant_of(record.at_us),
             )
         )
-    return {"thread": thread.to_bytes().decode()}
+    written = thread.to_bytes().decode()
+    _THREADS.keep(written, thread)
+    last_used = sorted(used.items(), key=lambda use: (use[1], use[0]))[-MAX_USES:]
+    # Pairs and not a mapping: names of any script as keys cost canonical JSON thirty times as much.
+    return {"thread": written, **({"used": [list(use) for use in last_used]} if used else {})}
+
+
+class _Threads:
+    """States of threads as they were written last, by that text: to read one takes as long as to lead it on.
+
+    A memory of a pure function, no state. Each is given out once.
+    """
+
+    def __init__(self) -> None:
+        self._held: OrderedDict[str, ThreadState] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def take(self, written: str) -> ThreadState:
+        with self._lock:
+            held = self._held.pop(written, None)
+        return ThreadState.from_bytes(written.encode()) if held is None else held
+
+    def keep(self, written: str, thread: ThreadState) -> None:
+        with self._lock:
+            self._held[written] = thread
+            if len(self._held) > _MAX_KEPT_THREADS:
+                self._held.popitem(last=False)
+
+
+_THREADS: Final = _Threads()
 
 
 def _final_if(is_final: bool) -> Document:  # noqa: FBT001  a condition, nothing to configure
@@ -209,7 +289,7 @@ _RULES: Final[Mapping[EventKind, Rule]] = {
     "goal_set": _each(_goal_set),
     "goal_updated": _each(_goal_updated),
     "work_item": _each(_work_item),
-    "hand_off": _each(_replaced),
+    "hand_off": _each(_hand_off),
     "decision": _each(_replaced),
     "plan_set": _each(_plan_set),
     "step_advanced": _each(_step_advanced),
@@ -217,6 +297,6 @@ _RULES: Final[Mapping[EventKind, Rule]] = {
     "message": _messages,
     "artifact": _each(_replaced),
     "test_result": _each(_replaced),
-    "gateway_event": _each(_runtime),
-    "tool_call": _each(_runtime),
+    "gateway_event": _runtime,
+    "tool_call": _runtime,
 }

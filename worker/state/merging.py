@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from worker.state.folding import UNORDERED, EntityState, fold_on
+from worker.state.folding import LAST_COUNTS, UNORDERED, EntityState, fold_on
 from worker.state.records import GROUP_OF, EntityKey, StateRecord
 from worker.state.store import Applied, Place
 
@@ -75,6 +75,10 @@ def plan_changes(
     for key, records in led_on.items():
         records.sort(key=lambda record: record.order)
         state = states.get(key)
+        if key not in past and state is not None and key.kind in LAST_COUNTS:
+            records = [record for record in records if record.order > state.last]  # noqa: PLW2901  fewer of the same
+            if not records:
+                continue
         is_later = state is None or key.kind in UNORDERED or records[0].order > state.last
         if key in past or not is_later:
             past.add(key)

@@ -35,7 +35,10 @@ WHOLE_PROJECT: Final = ""
 PREVIEW_CHARS: Final = 2_000
 """Of a longer content, kept beside its digest; the whole is kept once, by digest."""
 
-_FUTURE_SLACK_US: Final = 5 * 60 * 1_000_000
+FUTURE_SLACK_US: Final = 5 * 60 * 1_000_000
+"""How far a clock may be ahead of whoever keeps its events."""
+
+_MAX_US: Final = 2**53 - 1
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND: Final = timedelta(microseconds=1)
 
@@ -105,10 +108,15 @@ class StateRecord:
 
     @property
     def at_us(self) -> int:
-        """When it counts: a time that is missing, or lies ahead of the record, is the record's."""
-        if self.claimed_us is None or self.claimed_us > self.received_us + _FUTURE_SLACK_US:
-            return self.received_us
-        return self.claimed_us
+        """When it counts: a time that is missing, or lies ahead of the record, is the record's.
+
+        One that JSON cannot carry is the nearest that it can.
+        """
+        claimed_us = self.claimed_us
+        if claimed_us is None or claimed_us > self.received_us + FUTURE_SLACK_US:
+            claimed_us = self.received_us
+        # Times are numbers of documents, and JSON carries no larger ones: 1684 to 2255.
+        return max(-_MAX_US, min(claimed_us, _MAX_US))
 
     @property
     def order(self) -> Order:
@@ -127,6 +135,7 @@ def to_record(event: AnyStateEvent, *, record_timestamp: datetime) -> StateRecor
     """The event as it is kept. A content over `PREVIEW_CHARS` characters is taken out of the body."""
     # Defaults are spelled out: what is kept must not change with them.
     body = event.body.model_dump(mode="json", exclude_none=True)
+    digest = event_digest(event, body)
     contents: dict[str, str] = {}
     if isinstance(event, ArtifactEvent):
         _take_out(body, contents)
@@ -134,7 +143,7 @@ def to_record(event: AnyStateEvent, *, record_timestamp: datetime) -> StateRecor
         thread_id=event.thread_id or WHOLE_PROJECT,
         event_id=event.event_id,
         kind=event.event,
-        digest=event_digest(event),
+        digest=digest,
         claimed_us=None if event.occurred_at is None else microseconds(event.occurred_at),
         received_us=microseconds(record_timestamp),
         body=body,

@@ -28,11 +28,12 @@ from schemas.session import (
 from schemas.wire import canonical_json
 from worker.plans.hand_offs import read_hand_off
 from worker.plans.wire import to_handoff_data
-from worker.state.folding import Document
-from worker.state.records import EntityKey, EntityKind, instant_of, microseconds
+from worker.state.folding import Document, decisions_in
+from worker.state.records import FUTURE_SLACK_US, EntityKey, EntityKind, instant_of, microseconds
 
 MAX_FAILING_TESTS: Final = 20
-"""The newest; each is pinned, and an old pile of red tests must not push the work itself out."""
+"""The newest; each is pinned, and an old pile of red tests must not push the work itself out. That there are
+more is said."""
 
 MAX_FILES: Final = 200
 
@@ -147,14 +148,21 @@ def memories_of(thread: Sequence[Entity], project: Sequence[Entity]) -> tuple[Me
 
 
 def artifacts_of(thread: Sequence[Entity], project: Sequence[Entity]) -> tuple[Artifact, ...]:
-    """What was produced, in order of time and id. A long content is shown by its beginning."""
-    artifacts = [
-        Artifact.model_validate(
-            {"occurred_at": instant_of(entity.document["at_us"]), **entity.document["body"]}
-        )
-        for entity in (*_of(project, "artifact"), *_of(thread, "artifact"))
-    ]
+    """What was produced, in order of time and id. A long content is shown by its beginning.
+
+    The time is the artifact's own; where it has none, or one that lies ahead of its event, the event's.
+    """
+    artifacts = [_artifact(entity) for entity in (*_of(project, "artifact"), *_of(thread, "artifact"))]
     return tuple(sorted(artifacts, key=lambda one: (one.occurred_at or _NEVER, one.id)))
+
+
+def _artifact(entity: Entity) -> Artifact:
+    at_us = entity.document["at_us"]
+    artifact = Artifact.model_validate({"occurred_at": instant_of(at_us), **entity.document["body"]})
+    claimed = artifact.occurred_at
+    if claimed is not None and microseconds(claimed) > at_us + FUTURE_SLACK_US:
+        return artifact.model_copy(update={"occurred_at": instant_of(at_us)})
+    return artifact
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,6 +171,8 @@ class Signals:
 
     failing_tests: tuple[FailingTest, ...]
     """The newest first."""
+    more_failing_tests: int
+    """How many older ones fail beside them."""
     files: tuple[str, ...]
     """Paths that failed, then paths that were touched, the newest first, each once."""
 
@@ -182,25 +192,45 @@ def signals_of(
         key=lambda item: item[:2],
     )
     events = sorted(
-        (
-            event
-            for entity in _of(both, "runtime")
-            for event in entity.document["events"]
-            if event["at_us"] >= oldest_us
-        ),
-        key=lambda event: -event["at_us"],
+        (event for event in _runtime_events(both) if event["at_us"] >= oldest_us),
+        key=lambda event: (-event["at_us"], event["event_id"]),
     )
-    broken = [event["body"] for event in events if event["body"]["status"] == "failed"]
-    fine = [event["body"] for event in events if event["body"]["status"] != "failed"]
-    bodies = [*(body for *_, body in failing), *broken, *fine]
-    files = dict.fromkeys(path for body in bodies for path in body.get("files", ()))
+    broken = [event for event in events if event["status"] == "failed"]
+    fine = [event for event in events if event["status"] != "failed"]
+    told = [*(body for *_, body in failing), *broken, *fine]
+    files = dict.fromkeys(path for one in told for path in one.get("files", ()))
     return Signals(
         failing_tests=tuple(
             FailingTest(id=test_id, message=body.get("message"))
             for _, test_id, body in failing[:MAX_FAILING_TESTS]
         ),
+        more_failing_tests=max(0, len(failing) - MAX_FAILING_TESTS),
         files=tuple(files)[:MAX_FILES],
     )
+
+
+def uses_of(entities: Iterable[Entity]) -> dict[str, int]:
+    """When an event last referred to a thing, by the thing's id, in microseconds since 1970."""
+    used: dict[str, int] = {}
+
+    def use(name: str, at_us: int) -> None:
+        used[name] = max(at_us, used.get(name, at_us))
+
+    for entity in entities:
+        match entity.kind:
+            case "summary":
+                for name, at_us in entity.document.get("used", ()):
+                    use(name, at_us)
+            case "memory":
+                for name in entity.document["body"].get("refers_to", ()):
+                    use(name, entity.document["at_us"])
+            case "runtime":
+                for event in _runtime_events([entity]):
+                    for name in event.get("refers_to", ()):
+                        use(name, event["at_us"])
+            case _:
+                pass
+    return used
 
 
 _NEVER: Final = instant_of(0)
@@ -212,6 +242,11 @@ def _of(entities: Iterable[Entity], kind: EntityKind) -> Iterator[Entity]:
 
 def _live(entities: Iterable[Entity], kind: EntityKind) -> Iterator[Entity]:
     return (e for e in _of(entities, kind) if "body" in e.document and not e.document.get("final"))
+
+
+def _runtime_events(entities: Iterable[Entity]) -> Iterator[Mapping[str, Any]]:
+    # What an earlier version kept comes back with the next event of its thread.
+    return (e for one in _of(entities, "runtime") for e in one.document["events"] if "event_id" in e)
 
 
 def _last(entities: Iterable[Entity], kind: EntityKind) -> Entity | None:
@@ -238,18 +273,29 @@ def _goal_of(entities: Sequence[Entity]) -> Goal | None:
 
 
 def _hand_off(entities: Sequence[Entity], last: Entity | None) -> HandoffData | None:
-    """The last hand-off, with the decisions that stand beside it."""
+    """The last hand-off, with all that was decided: there, in the hand-offs before it, and by itself."""
     body: Mapping[str, Any] = {} if last is None else _as_slots(last.document["body"])
-    handed_over_us = 0 if last is None else last.document["at_us"]
-    dated = {d["id"]: (handed_over_us, place, d) for place, d in enumerate(body.get("decisions", ()))}
-    for entity in _of(entities, "decision"):
-        at_us = entity.document["at_us"]
-        if entity.id not in dated or at_us >= dated[entity.id][0]:
-            dated[entity.id] = (at_us, 0, entity.document["body"])
+    dated: dict[str, tuple[int, int, Mapping[str, Any]]] = {}
+    for at_us, place, decision in _decided(entities):
+        name = decision["id"]
+        if name not in dated or at_us >= dated[name][0]:
+            dated[name] = (at_us, place, decision)
     if last is None and not dated:
         return None
     decisions = sorted(dated.items(), key=lambda item: (*item[1][:2], item[0]))
     return HandoffData.model_validate({**body, "decisions": [one[2] for _, one in decisions]})
+
+
+def _decided(entities: Sequence[Entity]) -> Iterator[tuple[int, int, Mapping[str, Any]]]:
+    """When something was decided, its place among what was told at once, and what it is."""
+    for entity in _of(entities, "hand_off"):
+        document = entity.document
+        for place, (at_us, decision) in enumerate(document.get("earlier", ())):
+            yield at_us, place, decision
+        for place, decision in enumerate(decisions_in(document["body"])):
+            yield document["at_us"], place, decision
+    for entity in _of(entities, "decision"):
+        yield entity.document["at_us"], 0, entity.document["body"]
 
 
 def _as_slots(body: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any, Final
 
 from pydantic_core import from_json
@@ -21,7 +20,7 @@ def encode_body(body: Any) -> str:
 
 def decode_body(text: str) -> Any:
     """The inverse of `encode_body`."""
-    return json.loads(text)
+    return from_json(text)
 
 
 def encode_base(base: EntityState | None) -> str | None:

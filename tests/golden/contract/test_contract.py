@@ -37,7 +37,7 @@ SYNCS = ["sync_full", "sync_minimal"]
 ANSWERS = [name for name in FIXTURES if name not in {*REQUESTS, *SYNCS}]
 DIGESTS = {
     "request_minimal": "68d649d4e80bf2493a9ccff0f434c450412d3858b3dd94e8dfd022f993ac729a",
-    "request_full": "286a073423a09f775432977abbe86cc23dcfc88fdac6fe957e0d4e2971194e11",
+    "request_full": "9e957382f6b2f9142f388e6315ff0fd11c043795ec3c1ac329c6811668e47f3f",
     "request_foreign": "7032e4aa0d86c8ac1c1613685be969527651e3c0d35e8db1b4f02e01d84e85cb",
 }
 SYNC_DIGESTS = {

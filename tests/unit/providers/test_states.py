@@ -187,7 +187,7 @@ async def test_a_request_that_brings_everything_reads_nothing(store: Watched, as
         plan={"plan_id": "p", "steps": [{"title": "one"}]},
         memory={},
         artifacts=[{"id": "a", "stage": "s", "type": "t", "content": "c"}],
-        working={},
+        working={"failing_tests": [{"id": "t"}]},
     )
     assert store.asked == []
 

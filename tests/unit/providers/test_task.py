@@ -12,7 +12,7 @@ from schemas.session import FailingTest
 from schemas.wire import canonical_json
 from tests.unit.providers.frames import BUDGET, SCOPE, frame, pins, texts
 from worker.providers.contribution import layer_text
-from worker.providers.task import TaskProvider, build_task
+from worker.providers.task import FailingTests, TaskProvider, build_task
 
 DIFF = """diff --git a/src/net.py b/src/net.py
 --- a/src/net.py
@@ -194,7 +194,7 @@ def test_what_is_no_unified_diff_is_one_divisible_pin() -> None:
 
 def test_every_floor_line_is_short() -> None:
     diff = f"--- a/{'p' * 5_000}\n+++ b/{'p' * 5_000}\n@@ -1 +1 @@ {'f' * 5_000}\n-a\n+b\n"
-    tests = [FailingTest(id="t", message="m" * 5_000)]
+    tests = FailingTests([FailingTest(id="t", message="m" * 5_000)])
     for contribution in (build_task(None, diff, tests), build_task(None, "x" * 5_000)):
         for floor in pins(contribution):
             assert all(len(line) < 340 for line in floor.split("\n"))
@@ -202,12 +202,12 @@ def test_every_floor_line_is_short() -> None:
 
 @pytest.mark.parametrize("message", ["", " ", "\n\n", "\r\n"])
 def test_a_test_without_a_message_is_its_id(message: str) -> None:
-    assert texts(build_task(None, None, [FailingTest(id="t", message=message)])) == ["- t"]
+    assert texts(build_task(None, None, FailingTests([FailingTest(id="t", message=message)]))) == ["- t"]
 
 
 def test_a_message_over_lines_is_kept_as_it_is() -> None:
     message = "\n\n  indented\n```\nfence\n"
-    [fragment] = build_task(None, None, [FailingTest(id="t", message=message)]).fragments
+    [fragment] = build_task(None, None, FailingTests([FailingTest(id="t", message=message)])).fragments
     assert [r.text for r in fragment.renderings] == [
         "- t\n````\n  indented\n```\nfence\n````",
         "- t: indented",
