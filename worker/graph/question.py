@@ -142,7 +142,9 @@ def ask(
     message of the turn then changes neither roots nor answer.
     """
     request = frame.request
-    failing = trouble.failing_tests if request.working is None else request.working.failing_tests
+    # Who sends the diff alone does not say that no test fails.
+    said = () if request.working is None else request.working.failing_tests
+    failing = said or trouble.failing_tests
     paths = payload_paths(request)
     if frame.task_type == "DEBUG":
         hot = [path for path in trouble.files if is_relative(path)]

@@ -132,7 +132,9 @@ class GraphReader:
 
     async def _trouble(self, frame: RequestFrame, scope: Scope) -> Trouble | None:
         """What fails in the thread; None where that cannot be known now."""
-        if self._states is None or (frame.request.working is not None and frame.task_type != "DEBUG"):
+        working = frame.request.working
+        says_what_fails = working is not None and bool(working.failing_tests)
+        if self._states is None or (says_what_fails and frame.task_type != "DEBUG"):
             return Trouble()
         try:
             reading = await self._states.of(frame, scope, layer="graph")

@@ -62,10 +62,14 @@ def plan_changes(
             continue
         rows[record.event_id] = merged
         before = stored.get(record.event_id)
-        if before is not None:
+        # Seen earlier than was known, an event that has its own time counts as it did.
+        if before is not None and (before.order, before.digest) != (merged.order, merged.digest):
             past |= {before.entity, merged.entity}
     led_on: dict[EntityKey, list[StateRecord]] = defaultdict(list)
     for record in rows.values():
+        before = stored.get(record.event_id)
+        if before is not None and record.entity not in past:
+            continue
         state = states.get(record.entity)
         if state is not None and state.base is not None and record.order <= state.base.last:
             late += 1

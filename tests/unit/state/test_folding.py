@@ -238,6 +238,19 @@ def test_what_comes_late_and_needs_no_folding_anew_is_right_without(
         assert changes.folded.get(key, states.get(key)) == whole
 
 
+@pytest.mark.parametrize(("at", "is_moved"), [(5, False), (None, True), (400, True)])
+def test_an_event_seen_earlier_than_was_known_moves_nothing_but_what_has_no_time_of_its_own(
+    *, at: float | None, is_moved: bool
+) -> None:
+    body = {"role": "u", "content": "We decided."}
+    stored, again = (record("e", "message", body, at=at, received=seen) for seen in (90, 20))
+    states = {stored.entity: fold_on(None, [stored])}
+    changes = plan_changes([again], stored={"e": stored}, states=states)
+    assert [one.received_us for one in changes.rows] == [again.received_us]
+    assert bool(changes.to_refold) == bool(changes.applied.touched) == is_moved
+    assert changes.applied.repeated == 1
+
+
 def test_a_thread_that_is_led_on_is_the_one_that_is_read_anew() -> None:
     told = [record(f"e{n}", "message", {"role": "u", "content": f"We decided {n}."}, at=n) for n in range(40)]
     led: EntityState | None = None
