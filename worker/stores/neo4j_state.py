@@ -211,8 +211,7 @@ def _keyed(project_id: str, places: Iterable[Place]) -> dict[str, Place]:
 async def _apply(
     transaction: Transaction, project_id: str, records: Sequence[StateRecord], *, with_contents: bool
 ) -> Applied:
-    stored = await _queue(transaction, project_id, records)
-    states, heads = await _known(transaction, project_id, entities_of((*records, *stored.values())))
+    stored, states, heads = await _queue(transaction, project_id, records)
     # Folding five hundred messages takes a while, which the event loop has no time for.
     changes = await asyncio.to_thread(plan_changes, records, stored=stored, states=states)
     if not changes.rows:
@@ -232,26 +231,51 @@ async def _apply(
 
 
 async def _queue(
-    transaction: Transaction, project_id: str, records: Iterable[StateRecord]
-) -> dict[str, StateRecord]:
-    """Wait for other writers; then the events that are stored under these ids."""
+    transaction: Transaction, project_id: str, records: Sequence[StateRecord]
+) -> tuple[dict[str, StateRecord], dict[EntityKey, EntityState], dict[Place, int]]:
+    """Wait for other writers; then the events that are stored under these ids, and as `_known`."""
     keys = sorted({q.event_key(project_id, record.event_id) for record in records})
-    found = await rows(transaction, q.QUEUE_AND_EVENTS, {"project": project_id, "keys": keys})
-    return {record.event_id: record for record in map(q.record_of, found)}
+    entities = set(entities_of(records))
+    asked = _Asked(project_id, entities)
+    ((*known, found),) = await rows(transaction, q.QUEUE_AND_ALL, {**asked.bound(), "events": keys})
+    states, heads = asked.read(*known)
+    stored = {record.event_id: record for record in map(q.record_of, found)}
+    # An event may have told of another thing before.
+    if others := set(entities_of(stored.values())) - entities:
+        more_states, more_heads = await _known(transaction, project_id, others)
+        states, heads = states | more_states, heads | more_heads
+    return stored, states, heads
+
+
+class _Asked:
+    """A question for what is stored of these things, and the versions of their places."""
+
+    def __init__(self, project_id: str, keys: Iterable[EntityKey]) -> None:
+        self._project_id = project_id
+        self._named = {q.entity_key(project_id, key): key for key in keys}
+        self._places = _keyed(
+            project_id, (Place(key.thread_id, GROUP_OF[key.kind]) for key in self._named.values())
+        )
+
+    def bound(self) -> dict[str, Any]:
+        return {"project": self._project_id, "keys": sorted(self._named), "heads": sorted(self._places)}
+
+    def read(
+        self, entities: Iterable[Sequence[Any]], heads: Iterable[Sequence[Any]]
+    ) -> tuple[dict[EntityKey, EntityState], dict[Place, int]]:
+        return (
+            {self._named[name]: q.state_of(row) for name, *row in entities},
+            {self._places[name]: version for name, version in heads},
+        )
 
 
 async def _known(
     transaction: Transaction, project_id: str, keys: Iterable[EntityKey]
 ) -> tuple[dict[EntityKey, EntityState], dict[Place, int]]:
     """What is stored of these things, and the versions of their places."""
-    named = {q.entity_key(project_id, key): key for key in keys}
-    places = _keyed(project_id, (Place(key.thread_id, GROUP_OF[key.kind]) for key in named.values()))
-    bound = {"project": project_id, "keys": sorted(named), "heads": sorted(places)}
-    ((entities, heads),) = await rows(transaction, q.ENTITIES_AND_HEADS, bound)
-    return (
-        {named[name]: q.state_of(row) for name, *row in entities},
-        {places[name]: version for name, version in heads},
-    )
+    asked = _Asked(project_id, keys)
+    ((entities, heads),) = await rows(transaction, q.ENTITIES_AND_HEADS, asked.bound())
+    return asked.read(entities, heads)
 
 
 async def _put_events(
@@ -260,24 +284,24 @@ async def _put_events(
     records: Sequence[StateRecord],
     stored: Mapping[str, StateRecord],
 ) -> None:
-    changed = sorted(q.event_key(project_id, one.event_id) for one in records if one.event_id in stored)
-    if changed:
-        # An event may have come as another kind before.
-        await rows(transaction, q.TAKE_LABELS, {"project": project_id, "keys": changed})
+    in_order = sorted(records, key=lambda record: q.event_key(project_id, record.event_id))
+    for batch in batches([one for one in in_order if one.event_id not in stored], _FOLD_ROWS):
+        bound = {"project": project_id, **q.rows_to_create(project_id, batch)}
+        await rows(transaction, q.CREATE_EVENTS, bound)
+    changed = [one for one in in_order if one.event_id in stored]
+    if not changed:
+        return
+    # An event may have come as another kind before.
+    keys = [q.event_key(project_id, one.event_id) for one in changed]
+    await rows(transaction, q.TAKE_LABELS, {"project": project_id, "keys": keys})
     groups: defaultdict[str, list[list[Any]]] = defaultdict(list)
-    for record in records:
-        statement = _event_statement(record, is_new=record.event_id not in stored)
+    for record in changed:
+        label = q.SIGNAL_LABELS.get(record.kind)
+        statement = q.CHANGE_EVENTS if label is None else q.CHANGE_SIGNALS[label]
         groups[statement].append(q.event_row(project_id, record))
     for statement in sorted(groups):
-        for batch in batches(sorted(groups[statement], key=lambda row: row[0]), _FOLD_ROWS):
-            await rows(transaction, statement, {"project": project_id, "rows": batch})
-
-
-def _event_statement(record: StateRecord, *, is_new: bool) -> str:
-    label = q.SIGNAL_LABELS.get(record.kind)
-    if label is None:
-        return q.CREATE_EVENTS if is_new else q.CHANGE_EVENTS
-    return (q.CREATE_SIGNALS if is_new else q.CHANGE_SIGNALS)[label]
+        for some in batches(groups[statement], _FOLD_ROWS):
+            await rows(transaction, statement, {"project": project_id, "rows": some})
 
 
 async def _put_entities(

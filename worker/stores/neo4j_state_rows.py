@@ -54,22 +54,8 @@ FORGET_PROBE: Final = "MATCH (p:StateProject {project: $project}) DELETE p"
 # --- Reading -----------------------------------------------------------------------------------------
 
 _EVENT_COLUMNS: Final = "e.thread, e.id, e.kind, e.digest, e.claimed_us, e.received_us, e.body"
-QUEUE_AND_EVENTS: Final = f"""
-    {QUEUE}
-    WITH w
-    UNWIND $keys AS key
-    MATCH (e:StateEvent {{key: key, project: $project}})
-    RETURN {_EVENT_COLUMNS}
-"""
-EVENTS_OF_ENTITY: Final = f"""
-    MATCH (e:StateEvent {{entity: $entity, project: $project}})
-    WHERE e.position > $after AND e.position < $before
-    RETURN {_EVENT_COLUMNS}
-    ORDER BY e.entity, e.position
-    LIMIT $limit
-"""
-ENTITIES_AND_HEADS: Final = """
-    RETURN COLLECT {
+_ENTITIES_AND_HEADS: Final = """
+    COLLECT {
         UNWIND $keys AS key
         MATCH (s:StateEntity {key: key, project: $project})
         RETURN [s.key, s.last_us, s.last_event_id, s.document, s.base]
@@ -78,6 +64,23 @@ ENTITIES_AND_HEADS: Final = """
         MATCH (h:StateHead {key: key, project: $project})
         RETURN [h.key, h.version]
     }
+"""
+ENTITIES_AND_HEADS: Final = f"RETURN {_ENTITIES_AND_HEADS}"
+QUEUE_AND_ALL: Final = f"""
+    {QUEUE}
+    WITH w
+    RETURN {_ENTITIES_AND_HEADS}, COLLECT {{
+        UNWIND $events AS key
+        MATCH (e:StateEvent {{key: key, project: $project}})
+        RETURN [{_EVENT_COLUMNS}]
+    }}
+"""
+EVENTS_OF_ENTITY: Final = f"""
+    MATCH (e:StateEvent {{entity: $entity, project: $project}})
+    WHERE e.position > $after AND e.position < $before
+    RETURN {_EVENT_COLUMNS}
+    ORDER BY e.entity, e.position
+    LIMIT $limit
 """
 # A range of one key, where an equality would do: in a statement that takes a lock, the server locks an equal
 # key too, even one that is not there. A reader that asks for an event would then deadlock with its writer.
@@ -133,11 +136,13 @@ _EVENT: Final = """{
     entity_id: row[6], position: row[7], at_us: row[8], digest: row[9], claimed_us: row[10],
     received_us: row[11], body: row[12], project: $project
 }"""
-# Most events are new, and known to be: to create them with all that they have is half the work of a merge.
-CREATE_EVENTS: Final = f"UNWIND $rows AS row CREATE (e:StateEvent {_EVENT}) SET e.id = row[1]"
-CREATE_SIGNALS: Final[Mapping[NodeLabel, str]] = {
-    label: f"UNWIND $rows AS row CREATE (e:StateEvent:{label} {_EVENT}) SET e.id = row[1]" for label in LABELS
+_CREATE: Final = f"FOREACH (row IN $rows | CREATE (e:StateEvent {_EVENT}) SET e.id = row[1])"
+_CREATE_SIGNALS: Final[Mapping[NodeLabel, str]] = {
+    label: f"FOREACH (row IN ${label} | CREATE (e:StateEvent:{label} {_EVENT}) SET e.id = row[1])"
+    for label in LABELS
 }
+# Most events are new, and known to be: to create them with all that they have is half the work of a merge.
+CREATE_EVENTS: Final = "\n".join((_CREATE, *(_CREATE_SIGNALS[label] for label in SIGNAL_LABELS.values())))
 _CHANGE: Final = f"""
     UNWIND $rows AS row
     MERGE (e:StateEvent {{key: row[0]}})
@@ -271,7 +276,7 @@ def _digest(*parts: str) -> str:
 
 
 def event_row(project_id: str, record: StateRecord) -> list[Any]:
-    """As `CREATE_EVENTS` reads it."""
+    """As `CREATE_EVENTS` and `CHANGE_EVENTS` read it."""
     entity = record.entity
     return [
         event_key(project_id, record.event_id),
@@ -288,6 +293,14 @@ def event_row(project_id: str, record: StateRecord) -> list[Any]:
         record.received_us,
         encode_body(record.body),
     ]
+
+
+def rows_to_create(project_id: str, records: Sequence[StateRecord]) -> dict[str, list[list[Any]]]:
+    """As `CREATE_EVENTS` reads them: by label, and `rows` of those that have none."""
+    found: dict[str, list[list[Any]]] = {name: [] for name in ("rows", *SIGNAL_LABELS.values())}
+    for record in records:
+        found[SIGNAL_LABELS.get(record.kind, "rows")].append(event_row(project_id, record))
+    return found
 
 
 def record_of(row: Sequence[Any]) -> StateRecord:
