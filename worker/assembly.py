@@ -39,6 +39,7 @@ from worker.graph.request import analyze_request
 from worker.planning import ContentPolicy, Plan, plan_request
 from worker.ports import LayerBudget, LayerContribution, Preparation, Provider, RequestFrame, Scope
 from worker.providers.gather import Abandonment, gather
+from worker.providers.proposals import PluginProposals
 from worker.receipts.capture import write_capture
 from worker.sealing import DEGRADED, Finished, SealedBundle, seal_bundle, usage_event
 from worker.telemetry import SPAN_ANALYSE, SPAN_FUSE, SPAN_GATHER, Telemetry
@@ -81,8 +82,12 @@ class Assembler:
         abandonment: Abandonment,
         now: Callable[[], datetime],
         failpoints: Failpoints,
+        proposals: PluginProposals | None = None,
     ) -> None:
-        """Ask these providers, under this policy. `now` stamps usage events and nothing else."""
+        """Ask these providers, under this policy, and what `proposals` asks of strategies that run elsewhere.
+
+        `now` stamps usage events and nothing else.
+        """
         self._providers = tuple(providers)
         self._preparation = preparation
         self._policy = policy
@@ -90,6 +95,7 @@ class Assembler:
         self._abandonment = abandonment
         self._now = now
         self._failpoints = failpoints
+        self._proposals = proposals
         # Asked once: even a line that is not written costs as much as a layer.
         asks = getattr(log.bind(), "is_enabled_for", None)
         self._is_logged = asks is None or bool(asks(logging.INFO))
@@ -127,8 +133,16 @@ class Assembler:
         with self._telemetry.step(SPAN_FUSE):
             weight = own_weight + sum(map(_contribution_weight, contributions.values()))
             admitted = await _off_loop(weight, admit, contributions, is_masking=plan.is_masking)
+            left_seconds = request.deadline_ms / 1_000 - (perf_counter() - started)
+            proposals = await self._propose(frame, plan, admitted.contributions, wait_seconds=left_seconds)
             meaning = request.meaning() if meaning is None else meaning
-            fusing = Fusing(frame=frame, plan=plan, admitted=admitted, request_digest=sha256_hex(meaning))
+            fusing = Fusing(
+                frame=frame,
+                plan=plan,
+                admitted=admitted,
+                request_digest=sha256_hex(meaning),
+                proposals=proposals,
+            )
             sealed = await _off_loop(weight, fuse_and_seal, fusing)
         fused = perf_counter()
 
@@ -150,6 +164,23 @@ class Assembler:
             _log_assembled(usage)
         return Assembled(
             bundle=sealed.bundle, usage=usage, trail=Trail(fusing=fusing, sealed=sealed, meaning=meaning)
+        )
+
+    async def _propose(
+        self,
+        frame: RequestFrame,
+        plan: Plan,
+        contributions: Mapping[PartName, LayerContribution],
+        *,
+        wait_seconds: float,
+    ) -> tuple[PluginProposal, ...]:
+        """What the strategies say that the request names and that run in processes of their own."""
+        if not plan.plugins:
+            return ()
+        if self._proposals is None:
+            return tuple([PluginProposal.failed(name, "plugin_missing") for name in plan.plugins])
+        return await self._proposals.propose(
+            plan.plugins, frame, contributions, budget_tokens=plan.content_tokens, wait_seconds=wait_seconds
         )
 
     async def _gather(
@@ -249,6 +280,7 @@ def fuse(
         frame,
         contributions,
         budget_tokens=plan.content_tokens,
+        counter=counter,
         proposals=proposals,
     )
     filled: list[PartName] = [layer for layer in CONTENT_LAYERS if candidates.scored[layer]]
@@ -322,10 +354,15 @@ def _lend_idle(effective: ContextBudget, candidates: Candidates, counter: TokenC
     wholes: dict[PartName, str] = {layer: candidates.whole_section(layer) for layer in CONTENT_LAYERS}
     if all(counter.fits(text, effective.layer_budget(layer)) for layer, text in wholes.items()):
         return effective
-    return flow_on(
-        effective,
-        demands={layer: counter.count_up_to(text, effective.total) for layer, text in wholes.items()},
-    )
+
+    def flowed(budget: ContextBudget, texts: Mapping[PartName, str]) -> ContextBudget:
+        demands = {layer: counter.count_up_to(text, budget.total) for layer, text in texts.items()}
+        return flow_on(budget, demands=demands)
+
+    if not candidates.is_all_wanted:
+        # First what the strategies have a share for, whatever it takes from others; then what is left over.
+        effective = flowed(effective, {layer: candidates.wanted_section(layer) for layer in CONTENT_LAYERS})
+    return flowed(effective, wholes)
 
 
 def _log_assembled(usage: UsageEvent) -> None:

@@ -35,6 +35,7 @@ from worker.budget.tokens import counter_for
 from worker.budget.trimming import trim_to_budget
 from worker.errors import BudgetTooSmall, Rejected
 from worker.failpoints import Failpoints
+from worker.fusion.protocols import ContextStrategy
 from worker.fusion.sections import SECTION_GAP
 from worker.planning import ContentPolicy
 from worker.ports import (
@@ -48,6 +49,7 @@ from worker.ports import (
     TokenCounter,
 )
 from worker.providers.gather import Abandonment
+from worker.providers.proposals import PluginProposals
 from worker.providers.threads import SourceThreads
 from worker.telemetry import Telemetry
 from worker.usage.log import write_usage_record
@@ -97,6 +99,7 @@ class UnifiedContextAssembler:
         providers_for: ProvidersFor,
         prepare: Callable[[], Awaitable[None]] | None = None,
         policy: ContentPolicy,
+        proposals: PluginProposals | None = None,
         injector: ContextInjector | None = None,
         budget: ContextBudget | None = None,
         token_counter: TokenCounter | None = None,
@@ -117,10 +120,19 @@ class UnifiedContextAssembler:
         self._budget = budget or requested_budget(total=128_000, layers={})
         row = ModelSpec(window=self._budget.total, encoding=encoding, framing_tokens=0)
         self._policy = replace(policy, models={_MODEL: row}, default_model=_MODEL, counter=token_counter)
+        self._proposals = proposals
         self._counter = token_counter or counter_for(encoding)
         self._threads = SourceThreads()
         self._project_id = project_id
         self._usage_log = usage_log
+
+    def register_strategy(self, name: str, strategy: ContextStrategy) -> None:
+        """Let later calls name this strategy. It runs in this process, so one that hangs is waited for.
+
+        Raises ValueError where the name is taken or not the strategy's own, or where it needs what is not
+        here. What it raises when it is called costs it its share and the caller nothing: `layered` steps in.
+        """
+        self._policy = replace(self._policy, strategies=self._policy.strategies.with_strategy(name, strategy))
 
     def assemble(
         self,
@@ -134,6 +146,7 @@ class UnifiedContextAssembler:
         thread_id: str | None = None,
         volk_alias: str = "volk",
         system_prompt: str = "",
+        strategy: str | None = None,
         as_of: datetime | None = None,
     ) -> ContextAssembly:
         """The parts and their ledger. Writes one usage record; a failure there only warns.
@@ -158,6 +171,7 @@ class UnifiedContextAssembler:
                 "user_message": user_message,
                 "system_prompt": system_prompt,
                 "task_type": task_type,
+                "strategy": strategy,
                 "budget": {"total": self._budget.total, "layers": self._budget.as_layers()},
                 "include": ("messages", "layers", "usage", "parts"),
                 "payload": dict(payload),
@@ -227,6 +241,7 @@ class UnifiedContextAssembler:
             abandonment=Abandonment(cap=1),
             now=lambda: datetime.now(UTC),
             failpoints=Failpoints(),
+            proposals=self._proposals,
         )
 
 

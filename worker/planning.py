@@ -79,7 +79,9 @@ def plan_request(frame: RequestFrame, scope: Scope, policy: ContentPolicy) -> Pl
     InvalidRequest, BudgetTooSmall.
     """
     request = frame.request
-    strategies = policy.strategies.check(request.strategy or policy.default_strategy)
+    strategies = policy.strategies.check(
+        policy.default_strategy if request.strategy is None else request.strategy
+    )
     window = resolve_window(request, models=policy.models, default_model=policy.default_model)
     counter = policy.counter or counter_for(window.encoding, safety_factor=window.safety_factor)
     asked = request.budget or _NOTHING_ASKED

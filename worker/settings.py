@@ -213,6 +213,9 @@ class Limits(_Group):
         default=16, gt=0, description="Source calls left behind per layer before the source is not called."
     )
     max_source_bytes: int = Field(default=2_000_000, gt=0, description="A larger source file is refused.")
+    strategy_seconds: float = Field(
+        default=0.5, gt=0, description="A strategy plug-in that takes longer is ended; `layered` steps in."
+    )
 
 
 class Http(_Group):
@@ -248,7 +251,16 @@ class Content(_Group):
     subjects: dict[str, SubjectRow] = Field(
         default_factory=_default_subjects, description="The subjects table; replaces the built-in one."
     )
-    strategy: Literal["layered"] = Field(default="layered", description="Where a request names none.")
+    strategy: str = Field(
+        default="layered",
+        min_length=1,
+        description="Where a request names none; several joined with `+` share the budget.",
+    )
+    strategy_plugins: tuple[str, ...] = Field(
+        default=(),
+        description="Names of installed strategies (entry points `context_worker.strategies`) that requests "
+        "may name. Each runs in a process of its own.",
+    )
     roots: dict[str, tuple[Path, ...]] = Field(
         default_factory=dict, description="Source roots by project id; nothing outside them is read."
     )

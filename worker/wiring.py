@@ -26,8 +26,10 @@ from worker.budget.tokens import counter_for
 from worker.code.extracting_pool import ExtractingPool
 from worker.code.sources import SourceRoots
 from worker.decoding import check_request, decode_request
-from worker.errors import Expired
+from worker.errors import Expired, UnknownStrategy
 from worker.failpoints import Failpoints
+from worker.fusion.plugins import StrategyPlugins, find_plugins
+from worker.fusion.strategies.registry import BUILT_IN, StrategyRegistry
 from worker.library import ContextInjector, UnifiedContextAssembler
 from worker.planning import ContentPolicy
 from worker.ports import (
@@ -48,6 +50,7 @@ from worker.providers.injection import GraphInjector
 from worker.providers.memory import MemoryProvider
 from worker.providers.mission import MissionProvider
 from worker.providers.plan import PlanProvider
+from worker.providers.proposals import PluginProposals
 from worker.providers.semantic import SemanticProvider
 from worker.providers.states import ThreadStates
 from worker.providers.task import TaskProvider
@@ -79,10 +82,37 @@ def content_policy(settings: Settings) -> ContentPolicy:
             for name, row in content.subjects.items()
         },
         default_strategy=content.strategy,
+        strategies=strategy_registry(settings),
         unmasked_projects=content.unmasked_projects,
         settings_digest=settings_digest(settings),
         code_version=code_version(),
     )
+
+
+def strategy_registry(settings: Settings) -> StrategyRegistry:
+    """What requests may name. Raises ValueError where the default is none of that, or a name is taken."""
+    content = settings.content
+    registry = BUILT_IN
+    try:
+        if content.strategy_plugins:
+            registry = StrategyRegistry(BUILT_IN.in_process, content.strategy_plugins)
+        registry.check(content.strategy)
+    except (UnknownStrategy, ValueError) as error:
+        msg = f"content.strategy, content.strategy_plugins: {error}"
+        raise ValueError(msg) from None
+    return registry
+
+
+def build_proposals(settings: Settings) -> PluginProposals | None:
+    """The plug-ins that the settings name, none of them started; None where they name none.
+
+    Raises ValueError for one that is not installed.
+    """
+    names = settings.content.strategy_plugins
+    if not names:
+        return None
+    plugins = StrategyPlugins(find_plugins(names), timeout_seconds=settings.limits.strategy_seconds)
+    return PluginProposals(plugins)
 
 
 def build_providers(
@@ -162,6 +192,7 @@ def build_assembler(
         abandonment=Abandonment(cap=settings.limits.abandoned_cap),
         now=utc_now,
         failpoints=failpoints,
+        proposals=build_proposals(settings),
     )
 
 
@@ -182,6 +213,7 @@ def build_library(
         providers_for=lambda store: build_providers(chosen, graph.reader, artifact_store=store),
         prepare=lambda: graph.snapshots.preload([project_id]),
         policy=content_policy(chosen),
+        proposals=build_proposals(chosen),
         injector=injector,
         budget=budget,
         token_counter=token_counter,

@@ -84,7 +84,10 @@ def records(prefix: str) -> dict[str, Bad]:
         "unknown model": refused(request(109, model="gpt-0"), "unknown_model", name="gpt-0"),
         "unknown subject": refused(request(110, subject="chess"), "unknown_subject", name="chess"),
         "unknown strategy": refused(
-            request(111, strategy="luck"), "unknown_strategy", name="luck", known=["layered"]
+            request(111, strategy="luck"),
+            "unknown_strategy",
+            name="luck",
+            known=["layered", "recency", "relevance", "tiered"],
         ),
         "not supported": refused(
             request(112, required_tools=["grep"]), "not_supported", field="required_tools"

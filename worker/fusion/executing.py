@@ -6,12 +6,12 @@ nobody else anything. Plug-ins ran before, in processes of their own; here they 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import structlog
 
+from worker.fusion.plugin_wire import clamped
 from worker.fusion.protocols import (
     Allocation,
     BackendSet,
@@ -195,13 +195,6 @@ def _take(run: _Run, fragment: Fragment, offered: dict[str, Fragment], types: Se
     if fragment is not given and fragment.relevance != given.relevance:
         run.relevances[key], is_clamped = clamped(fragment.relevance)
         run.clamped += is_clamped
-
-
-def clamped(relevance: float) -> tuple[float, bool]:
-    """The relevance within 0 to 1, 0 for what is no number; and whether it had to be brought there."""
-    if math.isnan(relevance):
-        return 0.0, True
-    return min(1.0, max(0.0, relevance)), not 0 <= relevance <= 1
 
 
 def _is_of(fragment: Fragment, types: Sequence[str]) -> bool:

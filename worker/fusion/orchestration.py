@@ -44,7 +44,8 @@ class NamedStrategySelector:
         `layered` stands in for those that cannot handle the request: whose `can_handle` says 0, says what is
         no number, or raises. Raises UnknownStrategy naming the registered ones.
         """
-        names = strategy_names(request.request.strategy or self._default)
+        named = request.request.strategy
+        names = strategy_names(self._default if named is None else named)
         chosen: dict[str, Candidate] = {}
         for name in names:
             strategy = strategies.get(name)

@@ -18,6 +18,7 @@ from worker.fusion.protocols import (
     BackendSet,
     BudgetAllocator,
     BudgetPacker,
+    Candidate,
     ContextStrategy,
     DetailDepthResolver,
     DetailLevels,
@@ -94,14 +95,21 @@ class Candidates:
         return self.execution.strategies_used
 
     def whole_section(self, layer: PartName) -> str:
-        """The layer's section with all that asks for room at its deepest; empty where nothing does."""
+        """The layer's section with everything at its deepest; empty where it has no fragments."""
+        return self._whole(layer, self.scored[layer])
+
+    def wanted_section(self, layer: PartName) -> str:
+        """The same with what asks for room alone: what the strategies have a share for, and pins."""
+        return self._whole(layer, [item for item in self.scored[layer] if item.asks_for_room])
+
+    @property
+    def is_all_wanted(self) -> bool:
+        """Whether everything asks for room."""
+        return not self.execution.beyond_share
+
+    def _whole(self, layer: PartName, items: Sequence[ScoredFragment]) -> str:
         return self._section(
-            layer,
-            [
-                place(item, self.levels[item.fragment.key][0], rule="whole")
-                for item in self.scored[layer]
-                if item.asks_for_room
-            ],
+            layer, [place(item, self.levels[item.fragment.key][0], rule="whole") for item in items]
         )
 
     def pins(self, layer: PartName) -> list[str]:
@@ -129,11 +137,14 @@ class FusionPipeline:
         contributions: Mapping[PartName, LayerContribution],
         *,
         budget_tokens: int,
+        counter: TokenCounter | None = None,
         proposals: Sequence[PluginProposal] = (),
     ) -> Candidates:
         """Select strategies, share the budget, execute, deduplicate, resolve depths, score.
 
-        `proposals` are what the plug-ins that the request names said. Raises UnknownStrategy.
+        `budget_tokens` are for all content layers; with a `counter`, strategies for which layers compete
+        share what the sections' frames leave of it. `proposals` are what the plug-ins that the request names
+        said. Raises UnknownStrategy.
         """
         parts = self._components
         backends = BackendSet(contributions=contributions)
@@ -147,7 +158,15 @@ class FusionPipeline:
         if not any(contribution.fragments for contribution in contributions.values()) and not proposals:
             names = tuple([candidate.strategy.name for candidate in selected])
             return _no_candidates(names, stood_in_for, parts.orderer)
-        allocations = parts.allocator.allocate(selected, budget_tokens, frame)
+        frames: dict[PartName, Frame] = {
+            layer: self._frame(layer, contribution)
+            for layer, contribution in contributions.items()
+            if contribution.fragments
+        }
+        shared_tokens = budget_tokens
+        if counter is not None and not _fills_layers_alone(selected):
+            shared_tokens -= sum([counter.count(section_text(shown, ())) for shown in frames.values()])
+        allocations = parts.allocator.allocate(selected, shared_tokens, frame)
         execution = parts.executor.execute(allocations, frame, backends, plan_context)
         if stood_in_for or proposals:
             execution = replace(
@@ -159,11 +178,7 @@ class FusionPipeline:
         levels, escaped = parts.depth_resolver.resolve(distinct, budget_tokens)
         scored = parts.scorer.score(distinct, plan_context)
         return Candidates(
-            frames={
-                layer: self._frame(layer, contribution)
-                for layer, contribution in contributions.items()
-                if contribution.fragments
-            },
+            frames=frames,
             scored=_by_layer(_as_proposed(scored, execution)),
             levels=levels,
             execution=execution,
@@ -210,6 +225,11 @@ class FusionPipeline:
             heading=contribution.heading,
             closing=self._fence.closing(layer),
         )
+
+
+def _fills_layers_alone(selected: Sequence[Candidate]) -> bool:
+    """Whether no layer competes with another, so that the strategy has no use for a share."""
+    return len(selected) == 1 and selected[0].strategy.capabilities.competes == "within_layers"
 
 
 @lru_cache(maxsize=256)

@@ -125,8 +125,8 @@ FailureCode = Literal[
     "cannot_handle", "plugin_error", "plugin_timeout", "plugin_died", "plugin_foreign", "plugin_missing"
 ]
 """Why `layered` works in a strategy's place: it said that it cannot handle the request; it raised, or said
-what is no answer; it took too long; its process ended; it proposed what it was not given; or nothing was
-recorded of it where a bundle is made again."""
+what is no answer; it took too long; its process ended; it proposed what it was not given; or whoever
+assembles here runs no plug-ins."""
 
 
 class StrategyFailed(Exception):

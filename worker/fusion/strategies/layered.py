@@ -7,6 +7,7 @@ from typing import Final
 
 from schemas.codes import PARTS
 from worker.fusion.protocols import BackendSet, PlanContext, StrategyCapabilities
+from worker.fusion.strategies.standing import relevance_of
 from worker.ports import Fragment, RequestFrame
 
 LAYERED: Final = "layered"
@@ -40,7 +41,7 @@ class LayeredStrategy:
                 continue
             ranked = sorted(
                 backends.contributions[layer].fragments,
-                key=lambda f: (not f.is_pinned, -f.relevance, f.rank, f.node, f.position),
+                key=lambda f: (not f.is_pinned, -relevance_of(f), f.rank, f.node, f.position),
             )
             turns += [(not f.is_pinned, turn, number, f) for turn, f in enumerate(ranked)]
         turns.sort(key=lambda t: t[:3])

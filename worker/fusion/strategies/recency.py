@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from worker.fusion.protocols import BackendSet, PlanContext, StrategyCapabilities
-from worker.fusion.strategies.relevance import standing
+from worker.fusion.strategies.standing import standing
 from worker.ports import Fragment, RequestFrame
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)

@@ -36,6 +36,11 @@ class PluginProposal:
     clamped_scores: int = 0
     """How many relevances had to be brought into their range."""
 
+    @classmethod
+    def failed(cls, name: str, code: FailureCode) -> PluginProposal:
+        """Nothing, for this reason."""
+        return cls(name=name, capabilities=StrategyCapabilities(), failure=code)
+
 
 class RecordedStrategy:
     """A plug-in's proposal in a strategy's place."""

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
-from schemas.codes import PARTS
 from worker.fusion.protocols import BackendSet, PlanContext, StrategyCapabilities
+from worker.fusion.strategies.standing import relevance_of, standing
 from worker.ports import Fragment, RequestFrame
 
 
@@ -32,23 +31,3 @@ class RelevanceStrategy:
     def explain(self) -> str:
         """One sentence for a person who asks why."""
         return "The most relevant fragments of all layers come first, until the budget is spent."
-
-
-def relevance_of(fragment: Fragment) -> float:
-    """Rounded as scores are compared; a relevance that is no number counts as 0."""
-    return 0.0 if math.isnan(fragment.relevance) else round(min(1.0, max(0.0, fragment.relevance)), 6)
-
-
-_LAYER_NUMBER = {layer: number for number, layer in enumerate(PARTS)}
-
-
-def standing(fragment: Fragment) -> tuple[bool, float, int, int, str, int]:
-    """By which fragments of all layers are compared: pins, relevance, the source's rank, layer, node."""
-    return (
-        not fragment.is_pinned,
-        -relevance_of(fragment),
-        fragment.rank,
-        _LAYER_NUMBER[fragment.layer],
-        fragment.node,
-        fragment.position,
-    )

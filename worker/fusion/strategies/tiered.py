@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from worker.fusion.protocols import BackendSet, PlanContext, StrategyCapabilities
-from worker.fusion.strategies.relevance import standing
+from worker.fusion.strategies.standing import standing
 from worker.ports import Fragment, RequestFrame
 
 _TIER_NUMBER: Final = {"hot": 0, "warm": 1, "cold": 2}

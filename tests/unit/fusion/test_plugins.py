@@ -1,0 +1,328 @@
+from __future__ import annotations
+
+import json
+import math
+import os
+import sys
+import textwrap
+from collections.abc import Generator
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from schemas.codes import PartName
+from schemas.fragments import FragmentProvenance
+from schemas.request import AssemblyRequest
+from tests.support.assembling import assemble, wire_request
+from tests.support.fixed_sources import assembler_over
+from worker.assembly import Assembler
+from worker.fusion.plugin_child import load
+from worker.fusion.plugin_wire import (
+    decode_job,
+    encode_answer,
+    encode_job,
+    fragments_for,
+    read_answer,
+    read_hello,
+)
+from worker.fusion.plugins import StrategyPlugins, find_plugins
+from worker.fusion.protocols import StrategyCapabilities, StrategyFailed
+from worker.fusion.strategies.recorded import PluginProposal
+from worker.fusion.strategies.registry import BUILT_IN, StrategyRegistry
+from worker.ports import Fragment, LayerContribution, Rendering, RequestFrame, Subject
+from worker.providers.proposals import PluginProposals
+
+MODULE = '''
+import os, sys, time
+from dataclasses import replace
+from worker.fusion.protocols import StrategyCapabilities
+
+class Moody:
+    """Does as the user's message says."""
+
+    name = "moody"
+    capabilities = StrategyCapabilities(uses_text=True, uses_temporal=True, quality_score=0.9)
+
+    def can_handle(self, request, backends):
+        word, _, number = request.request.user_message.partition(" ")
+        return float(number) if word == "confidence" else 1.0
+
+    def assemble(self, request, backends, budget, plan_context):
+        message = request.request.user_message
+        given = backends.fragments()
+        print("noise on standard output")
+        os.write(1, b"more of it\\n")
+        if message == "hang":
+            time.sleep(60)
+        if message == "die":
+            os._exit(3)
+        if message == "raise":
+            raise RuntimeError("secret text of the request")
+        if message == "foreign":
+            return [replace(given[0], node="of another project")]
+        if message == "scores":
+            return [replace(f, relevance=r) for f, r in zip(given, (float("nan"), 7.0, -1.0))]
+        if message == "nothing":
+            return [1, 2]
+        if message == "environment":
+            return given if any(name.startswith("WORKER_") for name in os.environ) else []
+        return sorted(given, key=lambda f: f.renderings[0].text, reverse=True)
+
+    def explain(self):
+        return "By mood."
+
+class Broken:
+    name = "broken"
+
+    def __init__(self):
+        raise RuntimeError("no")
+
+class Misnamed(Moody):
+    pass
+
+class Vectors(Moody):
+    name = "vectors"
+    capabilities = StrategyCapabilities(uses_vector=True)
+'''
+JOB_SECONDS = 0.4
+
+
+def fragment(node: str, text: str, *, layer: PartName = "memory", source: str = "memory") -> Fragment:
+    return Fragment(
+        layer=layer,
+        node=node,
+        renderings=(Rendering(depth=9, text=text), Rendering(depth=0, text=text[:1])),
+        provenance=(FragmentProvenance(resource_uri=f"u:{node}", resource_type=source),),
+        position=0,
+        created_at=datetime(2026, 1, 2, tzinfo=UTC),
+        metadata={"k": "v"},
+        hops=2,
+    )
+
+
+GIVEN = (fragment("a", "alpha"), fragment("b", "beta"), fragment("c", "gamma\nline two"))
+CONTRIBUTIONS: dict[PartName, LayerContribution] = {
+    "memory": LayerContribution(layer="memory", status="ok", heading="# MEMORY", fragments=GIVEN)
+}
+
+
+def frame(message: str) -> RequestFrame:
+    return RequestFrame(
+        request=AssemblyRequest.model_validate(
+            {
+                "request_id": "r",
+                "project_id": "p",
+                "volk": "v",
+                "subject": "implement",
+                "user_message": message,
+            }
+        ),
+        subject=Subject(name="implement", inject=True, semantic=True, task_type="BUILD"),
+        task_type="BUILD",
+        as_of=datetime(2026, 1, 3, tzinfo=UTC),
+    )
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("plugins")
+    (folder / "moody_strategy.py").write_text(textwrap.dedent(MODULE))
+    info = folder / "moody-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: moody\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[context_worker.strategies]\nmoody = moody_strategy:Moody\n")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def plugins(folder: Path) -> Generator[StrategyPlugins]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(folder))
+        patch.setenv("WORKER_LOG_LEVEL", "debug")
+        names = {"moody": "Moody", "broken": "Broken", "misnamed": "Misnamed"}
+        running = StrategyPlugins(
+            {name: f"moody_strategy:{attribute}" for name, attribute in names.items()},
+            timeout_seconds=JOB_SECONDS,
+        )
+        yield running
+        ids = running.process_ids
+        running.close()
+    assert not [pid for pid in ids if Path(f"/proc/{pid}").exists()]
+    assert ask(running, "fine").failure == "plugin_died"
+
+
+def ask(plugins: StrategyPlugins, message: str, *, name: str = "moody") -> PluginProposal:
+    return plugins.ask(name, frame(message), CONTRIBUTIONS, budget_tokens=100, wait_seconds=30)
+
+
+def nodes(proposal: PluginProposal) -> list[str]:
+    return [key.rpartition(":")[2] for key, _ in proposal.entries]
+
+
+def test_a_plugin_proposes_from_a_process_of_its_own(plugins: StrategyPlugins) -> None:
+    proposal = ask(plugins, "fine")
+    assert (proposal.failure, nodes(proposal), proposal.confidence) == (None, ["c", "b", "a"], 1.0)
+    assert (proposal.capabilities.quality_score, proposal.explanation) == (0.9, "By mood.")
+    assert os.getpid() not in plugins.process_ids
+    assert len(plugins.process_ids) == 1
+
+
+@pytest.mark.parametrize(
+    ("message", "code"),
+    [
+        ("raise", "plugin_error"),
+        ("nothing", "plugin_error"),
+        ("foreign", "plugin_foreign"),
+        ("hang", "plugin_timeout"),
+        ("die", "plugin_died"),
+    ],
+)
+def test_whatever_a_plugin_does_is_a_code_and_the_next_request_is_served(
+    plugins: StrategyPlugins, message: str, code: str
+) -> None:
+    before = plugins.process_ids
+    proposal = ask(plugins, message)
+    assert (proposal.failure, proposal.entries) == (code, ())
+    is_ended = code in {"plugin_timeout", "plugin_died"}
+    assert not (is_ended and set(before) & set(plugins.process_ids))
+    assert nodes(ask(plugins, "fine")) == ["c", "b", "a"]
+
+
+def test_scores_out_of_range_are_brought_into_it_and_counted(plugins: StrategyPlugins) -> None:
+    proposal = ask(plugins, "scores")
+    assert [relevance for _, relevance in proposal.entries] == [0.0, 1.0, 0.0]
+    assert proposal.clamped_scores == 3
+
+
+def test_a_plugin_that_is_not_sure_is_recorded_so(plugins: StrategyPlugins) -> None:
+    assert ask(plugins, "confidence 0.25").confidence == 0.25
+    assert (ask(plugins, "confidence nan").confidence, ask(plugins, "confidence 0").entries) == (0.0, ())
+
+
+def test_a_plugin_does_not_see_the_settings(plugins: StrategyPlugins) -> None:
+    assert ask(plugins, "environment").entries == ()
+
+
+@pytest.mark.parametrize("name", ["broken", "misnamed"])
+def test_a_plugin_that_cannot_be_made_is_not_started_again_at_once(
+    plugins: StrategyPlugins, name: str
+) -> None:
+    assert ask(plugins, "fine", name=name).failure == "plugin_error"
+    running = plugins.process_ids
+    assert ask(plugins, "fine", name=name).failure == "plugin_died"
+    assert plugins.process_ids == running
+
+
+def test_who_has_no_time_left_does_not_wait(plugins: StrategyPlugins) -> None:
+    ask(plugins, "fine")
+    running = plugins.process_ids
+    proposal = plugins.ask("moody", frame("fine"), CONTRIBUTIONS, budget_tokens=1, wait_seconds=-1.0)
+    assert proposal.failure == "plugin_timeout"
+    assert ask(plugins, "fine").failure is None
+    assert running
+
+
+def test_a_strategy_that_needs_vectors_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", [str(folder), *sys.path])
+    with pytest.raises(ValueError, match="vectors"):
+        load("vectors", "moody_strategy:Vectors")
+
+
+def test_a_plugin_is_found_by_its_entry_point_and_never_imported_here(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "path", [str(folder), *sys.path])
+    assert find_plugins(["moody"]) == {"moody": "moody_strategy:Moody"}
+    with pytest.raises(ValueError, match="'absent': no package offers it"):
+        find_plugins(["absent"])
+
+
+# --- On the bundle -----------------------------------------------------------------------------------
+
+
+async def test_a_plugin_decides_what_there_is_room_for_and_layered_where_it_fails(
+    plugins: StrategyPlugins,
+) -> None:
+    registry = StrategyRegistry(BUILT_IN.in_process, ["moody"])
+    given = [replace(fragment(c, c * 300), position=i, relevance=1 - i / 10) for i, c in enumerate("abc")]
+    using = assembler_over(given, strategies=registry, proposals=PluginProposals(plugins))
+    alone = assembler_over(given, strategies=registry)
+
+    async def shown(message: str, strategy: str, assembler: Assembler = using) -> tuple[str, tuple[str, ...]]:
+        request = wire_request(
+            user_message=message,
+            strategy=strategy,
+            encoding="bytes",
+            budget={"total": 1_100, "layers": {"output": 300}},
+            include=["payload"],
+            deadline_ms=30_000,
+        )
+        payload = (await assemble(request, assembler)).bundle.payload
+        assert payload is not None
+        return max(payload.fragments, key=lambda f: f.token_count).uko_node, payload.strategies_used
+
+    assert await shown("fine", "moody") == ("c", ("moody",))
+    assert await shown("fine", "layered") == ("a", ("layered",))
+    for message in ("raise", "hang", "confidence 0"):
+        assert await shown(message, "moody") == ("a", ("layered",))
+    assert await shown("raise", "moody+recency") == ("a", ("recency", "layered"))
+    assert await shown("fine", "moody", alone) == ("a", ("layered",))
+
+
+# --- The wire ----------------------------------------------------------------------------------------
+
+
+def test_a_job_arrives_as_it_was() -> None:
+    whole = StrategyCapabilities(uses_text=True, uses_graph=True, uses_temporal=True)
+    sent = fragments_for(CONTRIBUTIONS, whole)
+    job = decode_job(encode_job(frame("m"), CONTRIBUTIONS, sent, budget_tokens=7))
+    assert tuple(job.backends.fragments()) == GIVEN
+    assert (job.budget_tokens, job.frame) == (7, frame("m"))
+    assert job.plan_context.as_of == frame("m").as_of
+
+
+def test_a_plugin_is_sent_what_it_makes_use_of_alone() -> None:
+    (bare, *_) = fragments_for(CONTRIBUTIONS, StrategyCapabilities())["memory"]
+    assert {r.text for r in bare.renderings} == {""}
+    assert (bare.metadata, bare.hops, bare.created_at) == ({}, None, None)
+    (named, *_) = fragments_for(CONTRIBUTIONS, StrategyCapabilities(uses_text=True, uko_levels=(0,)))[
+        "memory"
+    ]
+    assert [(r.depth, r.text) for r in named.renderings] == [(0, "a")]
+    assert fragments_for(CONTRIBUTIONS, StrategyCapabilities(resource_types=("code",)))["memory"] == ()
+
+
+numbers = st.one_of(st.floats(), st.integers(-3, 3), st.booleans(), st.none(), st.text(max_size=2))
+entries = st.lists(st.one_of(st.tuples(st.sampled_from(["k", "l", "x"]), numbers), numbers), max_size=4)
+
+
+@settings(max_examples=60)
+@given(st.one_of(st.fixed_dictionaries({"confidence": numbers, "entries": entries}), entries, numbers))
+def test_whatever_a_plugin_says_is_read_into_range_or_refused(said: object) -> None:
+    try:
+        answer = read_answer(json.dumps(said).encode(), sent=frozenset({"k", "l"}))
+    except StrategyFailed:
+        return
+    assert 0 <= answer.confidence <= 1
+    assert all(0 <= relevance <= 1 for _, relevance in answer.entries)
+    assert len({key for key, _ in answer.entries}) == len(answer.entries)
+    assert {key for key, _ in answer.entries} <= {"k", "l"}
+
+
+@pytest.mark.parametrize("line", [b"", b"no json", b"[" * 100_000, b'{"error":"E"}', b"\xff"])
+def test_a_line_that_is_no_answer_is_refused(line: bytes) -> None:
+    with pytest.raises(StrategyFailed, match="plugin_error"):
+        read_answer(line, sent=frozenset())
+    with pytest.raises(StrategyFailed, match="plugin_error"):
+        read_hello(line)
+
+
+def test_a_key_that_is_proposed_twice_counts_once_as_it_came_first() -> None:
+    line = encode_answer(1.0, [*GIVEN[:1], *GIVEN[:1]])
+    answer = read_answer(line, sent=frozenset({GIVEN[0].key}))
+    assert answer.entries == ((GIVEN[0].key, 0.5),)
+    assert not math.isnan(answer.confidence)

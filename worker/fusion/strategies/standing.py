@@ -1,0 +1,28 @@
+"""How fragments compare where a strategy's own measure says nothing: the same for all strategies."""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+from schemas.codes import PARTS
+from worker.ports import Fragment
+
+_LAYER_NUMBER: Final = {layer: number for number, layer in enumerate(PARTS)}
+
+
+def relevance_of(fragment: Fragment) -> float:
+    """Rounded as scores are compared; a relevance that is no number counts as 0."""
+    return 0.0 if math.isnan(fragment.relevance) else round(min(1.0, max(0.0, fragment.relevance)), 6)
+
+
+def standing(fragment: Fragment) -> tuple[bool, float, int, int, str, int]:
+    """By which fragments of all layers are compared: pins, relevance, the source's rank, layer, node."""
+    return (
+        not fragment.is_pinned,
+        -relevance_of(fragment),
+        fragment.rank,
+        _LAYER_NUMBER[fragment.layer],
+        fragment.node,
+        fragment.position,
+    )
