@@ -98,7 +98,7 @@ def read_file(data: bytes) -> Stored:
                     capture=fields["capture"].encode(),
                 )
             case "bundle":
-                record = (fields.get("receipt") or {}).get("record")
+                record = cast("dict[str, Any]", fields.get("receipt") or {}).get("record")
                 if record is None:
                     raise NotExplainable(
                         'the bundle holds no record: ask for it with `include: ["receipt", ...]`, or use '

@@ -8,15 +8,16 @@ and pass untouched. What is written down from here on, captures included, holds 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
 from schemas.codes import PartName
-from worker.fusion.secrets import find_secrets
+from worker.fusion.secrets import Secret, find_secrets
 from worker.ports import Fragment, LayerContribution, Rendering
 
 _REMEMBERED: Final = 100_000
+_MOST_PASSES: Final = 8
 _SHORTEST: Final = 10
 """Nothing shorter holds a credential that `find_secrets` knows."""
 _clean: set[tuple[int, int]] = set()
@@ -40,7 +41,7 @@ def admit(contributions: Mapping[PartName, LayerContribution], *, is_masking: bo
     texts, and next to nothing for texts that were looked at before.
     """
     masked: dict[str, int] = {}
-    admitted = {
+    admitted: dict[PartName, LayerContribution] = {
         layer: _admit(contribution, masked, is_masking=is_masking) if contribution.fragments else contribution
         for layer, contribution in contributions.items()
     }
@@ -63,12 +64,24 @@ def mask_secrets(text: str) -> tuple[str, int]:
             _clean.clear()
         _clean.add(fingerprint)
         return text, 0
+    count = 0
+    for _ in range(_MOST_PASSES):
+        count += len(found)
+        text = _replaced(text, found)
+        # What stood beside a value may have kept another one from being seen.
+        found = find_secrets(text)
+        if not found:
+            break
+    return text, count
+
+
+def _replaced(text: str, found: Sequence[Secret]) -> str:
     pieces: list[str] = []
     end = 0
     for secret in found:
         pieces += (text[end : secret.start], f"[masked:{secret.kind}]")
         end = secret.end
-    return "".join(pieces) + text[end:], len(found)
+    return "".join(pieces) + text[end:]
 
 
 def _admit(contribution: LayerContribution, masked: dict[str, int], *, is_masking: bool) -> LayerContribution:

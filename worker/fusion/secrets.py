@@ -17,14 +17,19 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, AnyStr, Final
+from typing import TYPE_CHECKING, AnyStr, Final, cast
 
 if TYPE_CHECKING:
+    from detect_secrets.plugins.base import RegexBasedDetector
     from detect_secrets.plugins.jwt import JwtTokenDetector
 
-_LINE_CHARS: Final = 2_048
+_LINE_CHARS: Final = 1_024
 """Longer lines are looked at in pieces, since some expressions take time in the square of a line."""
-_OVERLAP_CHARS: Final = 384
+_OVERLAP_CHARS: Final = 320
+_MARK_CHARS: Final = 512
+"""What follows a mark is looked at so far; the first part of a web token is shorter."""
+_SET_CHARS: Final = 320
+"""A longer line is none of an environment file."""
 
 _RUN: Final = 20
 """The tokens of most vendors hold that many letters and digits in a row; few other words do."""
@@ -124,10 +129,10 @@ def _found(text: str) -> Iterator[Secret]:
         yield from _private_keys(text)
     # One byte a character, so that offsets are the same: what is beyond Latin-1 is in no token and no name.
     plain = text.encode("latin-1", "replace")
-    for start, line in _pieces(text, _suspects(text, plain)):
-        yield from _tokens(line, start)
-    for start, line in _pieces(text, _occurrences(plain.lower(), _NAMES)):
-        yield from _assigned(line, start)
+    for start, end in _pieces(text, _suspects(text, plain)):
+        yield from _tokens(text, start, end)
+    for start, end in _pieces(text, _occurrences(plain.lower(), _NAMES)):
+        yield from _assigned(text, start, end)
 
 
 # --- Where to look -----------------------------------------------------------------------------------
@@ -137,7 +142,7 @@ def _suspects(text: str, plain: bytes) -> Iterator[int]:
     """Offsets of characters in whose line a vendor's token may stand."""
     for mark, rest in _MARKS.items():
         for at in _occurrences(text, (mark,)):
-            if rest.match(text, at + len(mark), at + _LINE_CHARS):
+            if rest.match(text, at + len(mark), at + _MARK_CHARS):
                 yield at
     for at in _occurrences(text, _GITLAB_MARKS):
         if _GITLAB.search(text, max(0, at - _BEFORE_RUN), at + _BEFORE_RUN):
@@ -162,8 +167,11 @@ def _occurrences(text: AnyStr, words: Iterable[AnyStr]) -> Iterator[int]:
             at = text.find(word, at + len(word))
 
 
-def _pieces(text: str, suspects: Iterator[int]) -> Iterator[tuple[int, str]]:
-    """The lines that hold suspects, each once, with their offsets; long ones in overlapping pieces."""
+def _pieces(text: str, suspects: Iterator[int]) -> Iterator[tuple[int, int]]:
+    """The lines that hold suspects, each once, by their first and last-plus-one characters.
+
+    Long ones in pieces that overlap.
+    """
     done = -1
     for at in sorted(suspects):
         if at <= done:
@@ -173,31 +181,34 @@ def _pieces(text: str, suspects: Iterator[int]) -> Iterator[tuple[int, str]]:
         done = end = len(text) if end < 0 else end
         step = _LINE_CHARS - _OVERLAP_CHARS
         for begin in range(start, max(start + 1, end - _OVERLAP_CHARS), step):
-            yield begin, text[begin : min(end, begin + _LINE_CHARS)]
+            yield begin, min(end, begin + _LINE_CHARS)
 
 
 # --- What stands there -------------------------------------------------------------------------------
 
 
-def _tokens(line: str, offset: int) -> Iterator[Secret]:
+def _tokens(text: str, start: int, end: int) -> Iterator[Secret]:
     for rule in _rules():
         for expression in rule.expressions:
-            for match in expression.finditer(line):
-                group = 1 if rule.is_in_group and match.re.groups and match[1] else 0
-                start, end = match.span(group)
-                if rule.kind == "json_web_token":
-                    end = _tail_end(line, end)
-                    if not _is_web_token(line[start:end]):
-                        continue
-                if rule.kind == "url_password" and _is_said(line[start:end]):
-                    continue
-                yield Secret(offset + start, offset + end, rule.kind)
+            for match in expression.finditer(text, start, end):
+                first, last = match.span(1 if rule.is_in_group and match.re.groups and match[1] else 0)
+                if last == end or rule.kind == "json_web_token":
+                    # The piece ends within the token, or the expression stops as soon as it may.
+                    last = _tail_end(text, last)
+                if _is_meant(rule.kind, text[first:last]):
+                    yield Secret(first, last, rule.kind)
 
 
-def _tail_end(line: str, end: int) -> int:
-    """The expression for web tokens ends as soon as it may; the signature behind it is part of the value."""
-    match = _TOKEN_TAIL.match(line, end)
+def _tail_end(text: str, end: int) -> int:
+    match = _TOKEN_TAIL.match(text, end)
     return end if match is None else match.end()
+
+
+def _is_meant(kind: str, value: str) -> bool:
+    """Whether a value of the right form is more than an illustration."""
+    if kind == "url_password":
+        return not _is_said(value)
+    return not _is_drawn(value) and (kind != "json_web_token" or _is_web_token(value))
 
 
 def _is_web_token(value: str) -> bool:
@@ -205,16 +216,16 @@ def _is_web_token(value: str) -> bool:
     return _jwt_detector().is_formally_valid(header + ".e30") and len(rest) >= _RUN
 
 
-def _assigned(line: str, offset: int) -> Iterator[Secret]:
-    if _ASSIGNED.search(line):
+def _assigned(text: str, start: int, end: int) -> Iterator[Secret]:
+    if _ASSIGNED.search(text, start, end):
         for expression, group in _keyword_expressions():
-            for match in expression.finditer(line):
+            for match in expression.finditer(text, start, end):
                 if _is_made_up(match[group]):
-                    start, end = match.span(group)
-                    yield Secret(offset + start, offset + end, "secret")
-    elif (line_set := _SET.fullmatch(line)) and _is_made_up(line_set["value"]):
-        start, end = line_set.span("value")
-        yield Secret(offset + start, offset + end, "secret")
+                    yield Secret(*match.span(group), "secret")
+    elif end - start <= _SET_CHARS:
+        line = _SET.fullmatch(text, start, end)
+        if line is not None and _is_made_up(line["value"]):
+            yield Secret(*line.span("value"), "secret")
 
 
 def _private_keys(text: str) -> Iterator[Secret]:
@@ -241,6 +252,11 @@ def _is_made_up(value: str) -> bool:
 def _is_said(password: str) -> bool:
     """Whether the password of an address only says what would stand there, or is the usual one of a demo."""
     return len(password) < _LEAST_PASSWORD or _is_placeholder(password) or password.lower() in _SAID
+
+
+def _is_drawn(value: str) -> bool:
+    """Whether documentation only draws what a token looks like."""
+    return "xxxx" in value.lower()
 
 
 def _is_placeholder(value: str) -> bool:
@@ -299,7 +315,7 @@ def _rules() -> tuple[_Rule, ...]:
         twilio,
     )
 
-    whole = (
+    whole: tuple[tuple[str, type[RegexBasedDetector]], ...] = (
         ("azure_storage_key", azure_storage_key.AzureStorageKeyDetector),
         ("github_token", github_token.GitHubTokenDetector),
         ("gitlab_token", gitlab_token.GitLabTokenDetector),
@@ -313,13 +329,13 @@ def _rules() -> tuple[_Rule, ...]:
         ("stripe_key", stripe.StripeDetector),
         ("twilio_key", twilio.TwilioKeyDetector),
     )
-    grouped = (
+    grouped: tuple[tuple[str, type[RegexBasedDetector]], ...] = (
         ("aws_key", aws.AWSKeyDetector),
         ("npm_token", npm.NpmDetector),
         ("url_password", basic_auth.BasicAuthDetector),
     )
     return tuple(
-        _Rule(kind, tuple(detector.denylist), is_in_group)
+        _Rule(kind, tuple(cast("Iterable[re.Pattern[str]]", detector.denylist)), is_in_group)
         for detectors, is_in_group in ((whole, False), (grouped, True))
         for kind, detector in detectors
     )

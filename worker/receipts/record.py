@@ -60,7 +60,7 @@ def write_record(
     context_hash: str,
 ) -> Recorded:
     """The record of a sealed prompt. O(fragments), a few microseconds each, and a digest of every text."""
-    sources = {
+    sources: dict[PartName, Contributed] = {
         layer: contributed(admitted.contributions[layer])
         for layer in CONTENT_LAYERS
         if layer in admitted.contributions
@@ -145,7 +145,9 @@ class _Lines:
         self.candidates = candidates
         self._tokens = tokens
         execution = candidates.execution
-        self._names = execution.proposed_by if len(execution.strategies_used) > 1 else {}
+        self._names: Mapping[str, tuple[str, ...]] = (
+            execution.proposed_by if len(execution.strategies_used) > 1 else {}
+        )
         self._given: dict[str, Fragment] | None = None
         self._shown = 0
 
