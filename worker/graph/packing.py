@@ -11,14 +11,16 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
+import numpy as np
+
 from worker.budget.vocabulary import PACKAGED
 from worker.graph.model import Node
 from worker.graph.rendering import deepest_text, fenced, one_line, short_name
-from worker.graph.selection import Selection
+from worker.graph.selection import SIZE_PENALTY, Selection
 from worker.graph.snapshot import Snapshot
 from worker.ports import TokenCounter
 
-NAMES_SHARE: Final = 0.08
+NAMES_SHARE: Final = 0.06
 MAX_NAME_TOKENS: Final = 12
 MAX_NAMES: Final = 400
 MAX_TRIED: Final = 60
@@ -197,7 +199,7 @@ def pack(
         bodies=tuple(bodies),
         changes=changes,
         patterns=patterns,
-        names=_names(snapshot, rest, room, sizes),
+        names=_names(snapshot, _by_evidence(selection, snapshot, rest), room, sizes),
         skipped=skipped,
         tokens=budget_tokens - room.left,
     )
@@ -230,15 +232,15 @@ class _Room:
 
 def _bodies(
     selection: Selection, snapshot: Snapshot, writer: SectionWriter, room: _Room, sizes: TextSizes
-) -> tuple[list[PackedNode], list[int], int]:
-    """The nodes that fit in full, the numbers of the others, and how many better ones were skipped."""
+) -> tuple[list[PackedNode], list[tuple[int, float]], int]:
+    """The nodes that fit in full, the others with their scores, and how many better ones were skipped."""
     bodies: list[PackedNode] = []
-    rest: list[int] = []
+    rest: list[tuple[int, float]] = []
     files: set[str] = set()
     misses = skipped = 0
     for rank, (number, score) in enumerate(selection.ranked):
         if room.left < writer.least_tokens or misses >= MAX_TRIED:
-            rest += [number for number, _ in selection.ranked[rank : rank + MAX_NAMES]]
+            rest += selection.ranked[rank : rank + MAX_NAMES]
             break
         node = snapshot.nodes[number]
         section = None
@@ -276,8 +278,21 @@ def _bodies(
                 )
                 continue
         misses += node.label != "Module"
-        rest.append(number)
+        rest.append((number, score))
     return bodies, rest, skipped
+
+
+def _by_evidence(selection: Selection, snapshot: Snapshot, rest: Sequence[tuple[int, float]]) -> list[int]:
+    """The nodes in the order of what speaks for them; equals as ranked.
+
+    A name costs the same whatever the size of its body, so what the ranking took off for that is given back.
+    """
+    if selection.ranking == "hop":
+        return [number for number, _ in rest]
+    numbers = np.array([number for number, _ in rest], dtype=np.int64)
+    sizes = snapshot.documents.log_sizes[snapshot.document_of_node[numbers]]
+    evidence = np.round(np.array([score for _, score in rest]) + SIZE_PENALTY * sizes, 6)
+    return numbers[np.argsort(-evidence, kind="stable")].tolist()
 
 
 def _names(snapshot: Snapshot, rest: Iterable[int], room: _Room, sizes: TextSizes) -> tuple[NamedFile, ...]:

@@ -14,10 +14,8 @@ from worker.graph.packing import TextSizes
 from worker.graph.selection import select
 from worker.graph.snapshot import build_snapshot
 
-HEADER = PackHead(project_id="shop", requester="agent", encoding="o200k_base", budget_tokens=1_500)
 
-
-def digest() -> str:
+def digest(encoding: str = "o200k_base") -> str:
     """SHA-256 of the packs under both rankings, from nodes and edges in an order of their own."""
     graph = large_graph(functions=120, calls=300)
     nodes, edges = list(set(graph.nodes)), list(set(graph.edges))
@@ -26,11 +24,10 @@ def digest() -> str:
     snapshot = build_snapshot(HEAD, GraphContents(nodes=tuple(nodes), edges=tuple(edges)))
     named = next(node for node in snapshot.nodes if node.label == "Function")
     links = link_request(f"Fix {named.name} in {named.path}\n\n{named.text}", (), snapshot)
-    sizes = TextSizes(counter_for("o200k_base"))
+    sizes = TextSizes(counter_for(encoding))
+    head = PackHead(project_id="shop", requester="agent", encoding=encoding, budget_tokens=1_500)
     packs = [
-        write_pack(
-            select(links, snapshot, task_type="REVIEW", ranking=ranking), snapshot, HEADER, sizes=sizes
-        )
+        write_pack(select(links, snapshot, task_type="REVIEW", ranking=ranking), snapshot, head, sizes=sizes)
         for ranking in ("graph", "hop")
     ]
     return hashlib.sha256("".join(pack.text for pack in packs).encode()).hexdigest()

@@ -99,7 +99,9 @@ def test_a_prompt_of_the_same_budget_shows_more_code_than_a_file(number: int, bu
     )
     assert shorter is not None
     assert longer is not None
-    assert len(longer.bodies) > len(shorter.bodies)
+    assert len("".join(b.section.shown for b in longer.bodies)) > len(
+        "".join(b.section.shown for b in shorter.bodies)
+    )
 
 
 @settings(max_examples=15)
@@ -202,6 +204,21 @@ def test_what_does_not_fit_is_named_and_the_path_stands_once() -> None:
     big = [function("shop/big.py", f"cart_{n}", "    x = 1\n" * 600) for n in range(3)]
     text = packed("cart_0 cart_1 cart_2", 600, snapshot_of(big)).text
     assert text.endswith(f"{NAMES_HEADING}\nshop/big.py: cart_0, cart_1, cart_2\n")
+
+
+@settings(max_examples=10)
+@given(st.integers(0, 199), st.integers(500, 4_000))
+def test_names_come_in_the_order_of_what_speaks_for_them_whatever_their_size(
+    number: int, budget_tokens: int
+) -> None:
+    selection = selection_for(request(number))
+    pack = write_pack(selection, LARGE, head(budget_tokens), sizes=TextSizes(COUNTER)).packed
+    assert pack is not None
+    scores = dict(selection.ranked)
+    for file in pack.names:
+        sizes = LARGE.documents.log_sizes[LARGE.document_of_node[list(file.numbers)]].tolist()
+        evidence = [round(scores[n] + 0.7 * size, 6) for n, size in zip(file.numbers, sizes, strict=True)]
+        assert evidence == sorted(evidence, reverse=True)
 
 
 def test_what_is_left_of_a_module_is_no_body() -> None:
