@@ -1,0 +1,514 @@
+"""Publishing recorded traffic in open loop, and following everything that comes back.
+
+Open loop: each record has an instant at which it is due, and is sent then, whether or not those before it
+were answered; its latency runs from that instant. A worker that stalls for a second so costs every request
+that was due in this second, as its callers would feel it, and not only the one that it stalled on.
+
+Order at the end: wait until all is answered and committed (or the time is up), read the committed offsets,
+then read every topic up to where it stands now, then judge. So an answer that a commit promises was read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import time
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, aclosing, suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from itertools import islice
+from typing import Any, Final, Protocol, cast
+
+from aiokafka import TopicPartition
+from aiokafka.errors import KafkaError
+from aiokafka.structs import RecordMetadata
+
+from schemas.wire import sha256_hex
+from worker.kafka_clients import Record, TopicMissing, TopicReader, started_producer, whole_topic
+from worker.load.answers import fields_of
+from worker.load.headers import (
+    CORRELATION_ID,
+    DEAD_CODE,
+    DEAD_OFFSET,
+    DEAD_PARTITION,
+    DEAD_TOPIC,
+    KIND,
+    REPLY_TO,
+    first_header,
+    generation_of,
+)
+from worker.load.measures import Measures
+from worker.load.observations import Letter, Progress, Sent
+from worker.load.offsets import GroupOffsets
+from worker.load.pacing import Pace, Schedule
+from worker.load.pending import Pending
+from worker.load.recording import Recording
+from worker.load.rewriting import Outgoing, RequestKey, Rewriter
+from worker.load.spool import LetterNote, SeenNote, SentNote, Spool, Where, key_digest
+
+_BATCH_RECORDS: Final = 64
+_BATCH_BYTES: Final = 2_000_000
+_YIELD_EVERY: Final = 8
+_TICK_SECONDS: Final = 0.25
+_LONG_WAIT_SECONDS: Final = 0.2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """Which worker is under test: its topics and its group."""
+
+    options: Mapping[str, Any]
+    """How to reach the cluster, as keyword arguments of aiokafka's clients."""
+    requests: str
+    bundles: str
+    usage: str
+    dead_letters: str
+    group: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplayPlan:
+    """What is published, how fast, and how long its answers are waited for."""
+
+    run: str
+    pace: Pace
+    keep_ids: bool = False
+    max_records: int | None = None
+    duration_seconds: float | None = None
+    """Nothing that is due later is sent."""
+    wait_seconds: float = 30.0
+    """After the last record was sent."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Survey:
+    """What a recording holds, found in one reading before the replay."""
+
+    records: int
+    is_complete: bool
+    reply_topics: frozenset[str]
+    """What the records' headers name."""
+
+
+def survey(recording: Recording) -> Survey:
+    """Read a recording through. Raises RecordingError and OSError."""
+    count = 0
+    topics: set[str] = set()
+    for record in recording:
+        count += 1
+        named = first_header(record.headers, REPLY_TO)
+        if named is not None:
+            topics.add(named.decode("utf-8", "replace"))
+    return Survey(records=count, is_complete=recording.is_complete, reply_topics=frozenset(topics))
+
+
+class _Producer(Protocol):
+    """What `started_producer` gives can do more than it says."""
+
+    async def send(
+        self,
+        topic: str,
+        value: bytes | None = None,
+        key: bytes | None = None,
+        *,
+        partition: int | None,
+        headers: list[tuple[str, bytes]],
+    ) -> asyncio.Future[RecordMetadata]: ...
+    async def partitions_for(self, topic: str) -> set[int]: ...
+
+
+@dataclass(slots=True, kw_only=True)
+class _Due:
+    """One record, ready, and when it is due; None: now."""
+
+    outgoing: Outgoing
+    digest: bytes
+    seconds: float | None
+
+
+@dataclass(slots=True, kw_only=True)
+class _Streams:
+    """The topics that are followed."""
+
+    replies: list[TopicReader] = field(default_factory=list[TopicReader])
+    usage: TopicReader
+    letters: TopicReader
+
+
+class Replayer:
+    """One replay. Use `run` once; `measures` may be read at any time."""
+
+    def __init__(self, target: Target, plan: ReplayPlan, spool: Spool) -> None:
+        """What is seen goes to `spool`."""
+        self._target = target
+        self._plan = plan
+        self._spool = spool
+        self._rewriter = Rewriter(run=plan.run, keep_ids=plan.keep_ids)
+        self._pending = Pending()
+        self._sent_ends: dict[int, int] = {}
+        self._began = 0.0
+        self._began_at = datetime.now(UTC)
+        self._stopping = asyncio.Event()
+        self._following: Sequence[asyncio.Task[None]] = ()
+        self.measures = Measures()
+
+    def stop(self) -> None:
+        """Send nothing more, and go on with what was sent."""
+        self._stopping.set()
+
+    async def run(
+        self, recording: Recording, *, reply_topics: frozenset[str], on_tick: Callable[[], None]
+    ) -> tuple[Progress, ...]:
+        """Publish it all and follow the answers; how far the group came on each partition that was used.
+
+        `reply_topics` are followed beside the bundles topic where ids, and with them headers, are kept.
+        `on_tick` is called some four times a second. Raises TopicMissing, aiokafka's errors and
+        RecordingError.
+        """
+        async with AsyncExitStack() as stack:
+            producer = await stack.enter_async_context(started_producer(self._target.options))
+            streams = await self._open(stack, reply_topics)
+            offsets = GroupOffsets(self._target.options, self._target.group)
+            stack.push_async_callback(offsets.close)
+            if self._plan.keep_ids:
+                await self._read_history(streams.replies)
+            followers = [
+                *(self._follow(reader, self._take_reply) for reader in streams.replies),
+                self._follow(streams.usage, self._take_usage),
+                self._follow(streams.letters, self._take_letter),
+                self._tick(on_tick),
+            ]
+            return await self._beside(followers, self._whole(recording, producer, streams, offsets))
+
+    async def _open(self, stack: AsyncExitStack, reply_topics: frozenset[str]) -> _Streams:
+        options, target = self._target.options, self._target
+        usage = await stack.enter_async_context(whole_topic(target.usage, options, from_end=True))
+        letters = await stack.enter_async_context(whole_topic(target.dead_letters, options, from_end=True))
+        streams = _Streams(usage=usage, letters=letters)
+        for topic in sorted({target.bundles} | (reply_topics if self._plan.keep_ids else frozenset())):
+            try:
+                reader = whole_topic(topic, options, from_end=not self._plan.keep_ids)
+                streams.replies.append(await stack.enter_async_context(reader))
+            except TopicMissing:
+                if topic == target.bundles:
+                    raise  # any other that is missing is answered on the bundles topic
+        return streams
+
+    async def _read_history(self, replies: Sequence[TopicReader]) -> None:
+        """The outcomes that requests with these ids have already."""
+        for reader in replies:
+            count = 0
+            async for record in reader.up_to_now():
+                self._take_reply(record, is_history=True)
+                count += 1
+                if count % _BATCH_RECORDS == 0:
+                    await self._spool.flush()
+
+    async def _beside(
+        self,
+        followers: Sequence[Coroutine[Any, Any, None]],
+        main: Coroutine[Any, Any, tuple[Progress, ...]],
+    ) -> tuple[Progress, ...]:
+        """Run `main` while the followers run, which are stopped by it; an error of any ends all."""
+        self._following = [asyncio.create_task(follower) for follower in followers]
+        whole = asyncio.create_task(main)
+        try:
+            await asyncio.wait({whole, *self._following}, return_when=asyncio.FIRST_EXCEPTION)
+            for follower in self._following:
+                if follower.done() and not follower.cancelled():
+                    follower.result()
+            return await whole
+        finally:
+            for task in (whole, *self._following):
+                task.cancel()
+            await asyncio.gather(whole, *self._following, return_exceptions=True)
+
+    async def _whole(
+        self, recording: Recording, producer: Any, streams: _Streams, offsets: GroupOffsets
+    ) -> tuple[Progress, ...]:
+        await self._publish(recording, cast("_Producer", producer))
+        progress = await self._settle(offsets)
+        for follower in self._following:
+            follower.cancel()
+        await asyncio.gather(*self._following, return_exceptions=True)
+        for reader, take in (
+            *((reader, self._take_reply) for reader in streams.replies),
+            (streams.usage, self._take_usage),
+            (streams.letters, self._take_letter),
+        ):
+            async for record in reader.up_to_now():
+                take(record)
+        now = time.monotonic()
+        for due in self._pending:
+            # Not answered at all: at least so long. Left out, they would flatter every percentile.
+            self.measures.latencies.add(now - due)
+        self.measures.in_flight = len(self._pending)
+        await self._spool.flush()
+        return progress
+
+    # --- Publishing ------------------------------------------------------------------------------
+
+    async def _publish(self, recording: Recording, producer: _Producer) -> None:
+        partitions = await producer.partitions_for(self._target.requests)
+        measures = self.measures
+        self._began, self._began_at = time.monotonic(), datetime.now(UTC)
+        async with aclosing(self._prepared(recording)) as prepared:
+            async for item in prepared:
+                await self._wait_for(item.seconds)
+                if self._stopping.is_set():
+                    break
+                now = time.monotonic()
+                due = now if item.seconds is None else self._began + item.seconds
+                measures.lateness.add(now - due)
+                await self._send(producer, item, due=due, partitions=partitions)
+                measures.sent += 1
+                measures.sending_seconds = time.monotonic() - self._began
+                if measures.sent % _YIELD_EVERY == 0:
+                    # A send does not wait while the buffer has room, and answers must be read meanwhile.
+                    await asyncio.sleep(0)
+
+    async def _wait_for(self, seconds: float | None) -> None:
+        """Until that many seconds after the start, or until the replay is stopped."""
+        wait = 0.0 if seconds is None else self._began + seconds - time.monotonic()
+        if wait > _LONG_WAIT_SECONDS:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._stopping.wait(), wait)
+        elif wait > 0:
+            await asyncio.sleep(wait)
+
+    async def _send(self, producer: _Producer, item: _Due, *, due: float, partitions: set[int]) -> None:
+        outgoing = item.outgoing
+        if outgoing.identity is not None or outgoing.correlation_id is not None:
+            self._pending.sent(item.digest, due=due)
+        try:
+            future = await producer.send(
+                self._target.requests,
+                outgoing.value,
+                outgoing.key,
+                # Of a topic that is cut otherwise, the key decides.
+                partition=outgoing.partition if outgoing.partition in partitions else None,
+                headers=list(outgoing.headers),
+            )
+        except KafkaError as error:
+            self._failed(item, error)
+            return
+        future.add_done_callback(lambda done: self._acknowledged(done, item, due))
+
+    def _acknowledged(self, done: asyncio.Future[RecordMetadata], item: _Due, due: float) -> None:
+        if done.cancelled():
+            return
+        error = done.exception()
+        if error is not None:
+            self._failed(item, error)
+            return
+        stored, outgoing = done.result(), item.outgoing
+        self.measures.acknowledged += 1
+        end = max(self._sent_ends.get(stored.partition, 0), stored.offset + 1)
+        self._sent_ends[stored.partition] = end
+        digest = item.digest
+        if outgoing.identity is None and outgoing.correlation_id is None:
+            # Nothing but its place says what answers it: its dead letter.
+            digest = _place_digest(stored.partition, stored.offset)
+            self._pending.sent(digest, due=due)
+        message = outgoing.user_message
+        self._spool.note(
+            SentNote(
+                digest=digest,
+                key=outgoing.identity,
+                sent=Sent(
+                    partition=stored.partition,
+                    offset=stored.offset,
+                    asked=outgoing.asked,
+                    message_chars=None if message is None else len(message),
+                    message_sha256=None
+                    if message is None
+                    else sha256_hex(message.encode("utf-8", "surrogatepass")),
+                ),
+            )
+        )
+
+    def _failed(self, item: _Due, error: BaseException) -> None:
+        self._pending.answered(item.digest)
+        self.measures.failed[type(error).__name__] += 1
+
+    async def _prepared(self, recording: Recording) -> AsyncGenerator[_Due]:
+        """The records of the plan, made ready on a thread, one batch ahead of what is sent."""
+        source = self._prepare(recording)
+        ahead = asyncio.create_task(asyncio.to_thread(_batch, source))
+        try:
+            while batch := await ahead:
+                ahead = asyncio.create_task(asyncio.to_thread(_batch, source))
+                for item in batch:
+                    yield item
+        finally:
+            await asyncio.gather(ahead, return_exceptions=True)
+
+    def _prepare(self, recording: Recording) -> Iterator[_Due]:
+        schedule = Schedule(self._plan.pace)
+        last = self._plan.duration_seconds
+        for number, record in enumerate(islice(recording, self._plan.max_records)):
+            seconds = schedule.due(record.timestamp_ms)
+            elapsed = time.monotonic() - self._began if seconds is None else seconds
+            if last is not None and elapsed > last:
+                return
+            publish_at = self._began_at + timedelta(seconds=elapsed)
+            outgoing = self._rewriter.rewrite(record, number=number, publish_at=publish_at)
+            correlation = (outgoing.correlation_id or b"").decode("latin-1")
+            digest = key_digest(outgoing.identity, otherwise=correlation)
+            yield _Due(outgoing=outgoing, digest=digest, seconds=seconds)
+
+    # --- Following -------------------------------------------------------------------------------
+
+    async def _follow(self, reader: TopicReader, take: Callable[[Record], None]) -> None:
+        while True:
+            take(await reader.next())
+
+    async def _tick(self, on_tick: Callable[[], None]) -> None:
+        while True:
+            await asyncio.sleep(_TICK_SECONDS)
+            await self._spool.flush()
+            self.measures.in_flight = len(self._pending)
+            on_tick()
+
+    def _take_reply(self, record: Record, *, is_history: bool = False) -> None:
+        now = time.monotonic()
+        correlation = first_header(record.headers, CORRELATION_ID) or b""
+        fields = fields_of(record.value)
+        key = _key_of(fields, record)
+        if not self._is_ours(key, correlation):
+            return
+        digest = key_digest(key, otherwise=correlation.decode("latin-1"))
+        kind = first_header(record.headers, KIND) or b""
+        self._note(digest, key, "earlier" if is_history else "reply", kind, record)
+        if is_history:
+            return
+        due = self._pending.answered(digest)
+        if due is None:
+            self.measures.repeated += 1
+            return
+        self.measures.latencies.add(now - due)
+        self.measures.answering_seconds = now - self._began
+        self._count(fields)
+
+    def _count(self, fields: Mapping[str, Any]) -> None:
+        measures = self.measures
+        measures.answered += 1
+        if fields.get("kind") == "rejection":
+            self._count_rejection(str(fields.get("code")))
+            return
+        measures.outcomes[str(fields.get("status"))] += 1
+        layers = fields.get("layers")
+        for layer, report in (cast("dict[str, Any]", layers) if isinstance(layers, dict) else {}).items():
+            status, reason = report.get("status"), report.get("reason")
+            if status in {"failed", "partial"}:
+                measures.layers[f"{layer} {status} {reason}"] += 1
+
+    def _count_rejection(self, code: str) -> None:
+        self.measures.outcomes["rejected"] += 1
+        self.measures.codes[code] += 1
+
+    def _take_usage(self, record: Record) -> None:
+        key = _key_of(fields_of(record.value), record)
+        if key is not None and self._is_ours(key, b""):
+            self._note(key_digest(key, otherwise=""), key, "usage", b"usage", record)
+
+    def _take_letter(self, record: Record) -> None:
+        place = _place_of(record, self._target.requests)
+        if place is None:
+            return
+        self._spool.note(
+            LetterNote(
+                letter=Letter(
+                    partition=place[0],
+                    offset=place[1],
+                    code=(first_header(record.headers, DEAD_CODE) or b"").decode("utf-8", "replace"),
+                ),
+                content=repr((record.key, record.value, tuple(record.headers))).encode(),
+            )
+        )
+        due = self._pending.answered(_place_digest(*place))
+        if due is not None:
+            self.measures.latencies.add(time.monotonic() - due)
+            self.measures.answered += 1
+            self._count_rejection(
+                (first_header(record.headers, DEAD_CODE) or b"-").decode("utf-8", "replace")
+            )
+
+    def _is_ours(self, key: RequestKey | None, correlation: bytes) -> bool:
+        prefix = self._rewriter.id_prefix
+        return (key is not None and key.request_id.startswith(prefix)) or correlation.startswith(
+            prefix.encode()
+        )
+
+    def _note(self, digest: bytes, key: RequestKey | None, place: Where, kind: bytes, record: Record) -> None:
+        self._spool.note(
+            SeenNote(
+                digest=digest,
+                key=key,
+                place=place,
+                kind=kind.decode("utf-8", "replace"),
+                body=record.value or b"",
+            )
+        )
+
+    # --- The end ---------------------------------------------------------------------------------
+
+    async def _settle(self, offsets: GroupOffsets) -> tuple[Progress, ...]:
+        """How far the group is when all is answered and committed, or when the time is up."""
+        deadline = time.monotonic() + self._plan.wait_seconds
+        measures = self.measures
+        while time.monotonic() < deadline:
+            failed = sum(measures.failed.values())
+            if not self._pending and measures.acknowledged + failed >= measures.sent:
+                progress = await self._progress(offsets)
+                if not any(item.lag for item in progress):
+                    return progress
+            await asyncio.sleep(_TICK_SECONDS)
+        return await self._progress(offsets)
+
+    async def _progress(self, offsets: GroupOffsets) -> tuple[Progress, ...]:
+        places = [TopicPartition(self._target.requests, partition) for partition in sorted(self._sent_ends)]
+        committed = await offsets.committed(places)
+        return tuple(
+            Progress(
+                partition=place.partition,
+                committed=committed[place],
+                sent_end=self._sent_ends[place.partition],
+            )
+            for place in places
+        )
+
+
+def _batch(source: Iterator[_Due]) -> list[_Due]:
+    """The next records, at most 64 and about two megabytes; none at the end."""
+    batch: list[_Due] = []
+    size_bytes = 0
+    for item in source:
+        batch.append(item)
+        size_bytes += len(item.outgoing.value or b"")
+        if len(batch) >= _BATCH_RECORDS or size_bytes >= _BATCH_BYTES:
+            break
+    return batch
+
+
+def _key_of(fields: Mapping[str, Any], record: Record) -> RequestKey | None:
+    request_id, project_id = fields.get("request_id"), fields.get("project_id")
+    if not (isinstance(request_id, str) and isinstance(project_id, str)):
+        return None
+    return RequestKey(project_id=project_id, request_id=request_id, generation=generation_of(record.headers))
+
+
+def _place_of(record: Record, topic: str) -> tuple[int, int] | None:
+    """Partition and offset of the request that a dead letter is about; None for one of another topic."""
+    headers = tuple(record.headers)
+    if first_header(headers, DEAD_TOPIC) != topic.encode():
+        return None
+    partition, offset = first_header(headers, DEAD_PARTITION), first_header(headers, DEAD_OFFSET)
+    if not (partition and offset and partition.isdigit() and offset.isdigit()):
+        return None
+    return int(partition), int(offset)
+
+
+def _place_digest(partition: int, offset: int) -> bytes:
+    return hashlib.blake2b(f"at {partition}:{offset}".encode(), digest_size=16).digest()
