@@ -16,8 +16,9 @@ import pytest
 from schemas.codes import CONTENT_LAYERS, PartName
 from tests.support.assembling import wire_request
 from worker.budget.tokens import counter_for
-from worker.fusion.pipeline import FusionPipeline, built_in_strategies, default_components
+from worker.fusion.pipeline import FusionPipeline, default_components
 from worker.fusion.sections import Fence
+from worker.fusion.strategies.registry import built_in_strategies
 from worker.graph.request import analyze_request
 from worker.ports import LayerContribution, RequestFrame
 from worker.providers.contribution import ContributionBuilder

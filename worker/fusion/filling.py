@@ -9,13 +9,13 @@ where the room ran out. A share is kept for the names of those that go away empt
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Final
 
 from worker.fusion.protocols import ScoredFragment
-from worker.fusion.room import Room
+from worker.fusion.room import MAX_CHARS_A_TOKEN, Room
 from worker.fusion.worth import Step, paying_steps, worth, worth_bound
 from worker.ports import Rendering
 
@@ -24,40 +24,33 @@ NAMES_SHARE: Final = 0.05
 work needs, and makes a tenth more of it visible by name."""
 ENOUGH: Final = 0.975
 """Of the bound on worth: best first is kept where it reaches this much."""
-MAX_MISSES: Final = 64
-"""Renderings in a row that did not fit, after which no more are counted."""
-MAX_FEW: Final = 64
-"""So many items can be tried with and without a share for names."""
-MAX_SWAPPED: Final = 24
-"""Fragments near the end of the room between which swaps are tried."""
+MAX_MISSES: Final = 16
+"""Renderings that were counted and did not fit, one after the other, after which no more are tried."""
+MAX_FEW: Final = 24
+"""So many items can be tried with and without a share for names, and swapped with each other."""
 MAX_SWAPS: Final = 16
 
 Ranking = tuple[object, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Item:
     """A fragment as filling sees it: its place in the packing order, and how it can be shown."""
 
-    number: int
-    group: str
-    is_pinned: bool
-    score: float
-    ranking: Ranking
-    """Those with equal ones compete with each other; others come before or after all of them."""
-    levels: Sequence[Rendering]
+    # No dataclass: a thousand of these are made for a request, and their fields set one by one.
+    __slots__ = ("counts", "group", "is_pinned", "levels", "number", "ranking", "score")
 
-    @classmethod
-    def of(cls, number: int, scored: ScoredFragment, levels: Sequence[Rendering]) -> Item:
+    def __init__(self, number: int, scored: ScoredFragment, levels: Sequence[Rendering]) -> None:
         """The item for the fragment at this place of the packing order."""
-        return cls(
-            number=number,
-            group=scored.fragment.group,
-            is_pinned=scored.fragment.is_pinned,
-            score=scored.score,
-            ranking=scored.ranking,
-            levels=levels,
-        )
+        fragment = scored.fragment
+        self.number = number
+        self.group = fragment.group
+        self.is_pinned = fragment.is_pinned
+        self.score = scored.score
+        self.ranking: Ranking = scored.ranking
+        """Those with equal ones compete with each other; others come before or after all of them."""
+        self.levels = levels
+        self.counts: dict[int, int] = {}
+        """Tokens of the renderings that were counted, by level."""
 
 
 @dataclass(slots=True)
@@ -88,7 +81,7 @@ def fill(items: Sequence[Item], room: Room) -> Filling:
     other. Among few items the share can stand in the way of a body that is worth more than all names: it is
     given up where that pays. Same items, same room, same filling. O(n log n).
     """
-    counts = _Counts(items, room)
+    counts = _Counts(room)
     floors = Filling(room)
     for item in items:
         if item.is_pinned:
@@ -115,27 +108,33 @@ def _fill(items: Sequence[Item], filling: Filling, counts: _Counts, *, reserve: 
 class _Counts:
     """Tokens of renderings, each counted once."""
 
-    def __init__(self, items: Iterable[Item], room: Room) -> None:
+    def __init__(self, room: Room) -> None:
         self._room = room
-        self._texts = {item.number: item for item in items}
-        self._known: dict[tuple[int, int], int] = {}
+        self.missed = 0
+        """Renderings in a row that were counted in vain."""
 
     def of(self, item: Item, level: int, limit_tokens: int) -> int:
         """The tokens, or something above the limit where they are more."""
-        known = self._known.get((item.number, level))
-        if known is None:
-            text = item.levels[level].text
-            known = self._room.cost_up_to(text, limit_tokens)
-            if known <= limit_tokens:
-                self._known[item.number, level] = known
+        known = item.counts.get(level)
+        if known is not None:
+            return known
+        text = item.levels[level].text
+        if len(text) > MAX_CHARS_A_TOKEN * (limit_tokens + 1):
+            return limit_tokens + 1
+        known = self._room.cost_up_to(text, limit_tokens)
+        if known <= limit_tokens:
+            item.counts[level] = known
+            self.missed = 0
+        else:
+            self.missed += 1
         return known
 
     def exact(self, item: Item, level: int) -> int:
         """The tokens, whatever they are."""
-        key = (item.number, level)
-        if key not in self._known:
-            self._known[key] = self._room.cost(item.levels[level].text)
-        return self._known[key]
+        known = item.counts.get(level)
+        if known is None:
+            known = item.counts[level] = self._room.cost(item.levels[level].text)
+        return known
 
 
 def _names_reserve(items: Sequence[Item], room: Room) -> int:
@@ -161,32 +160,27 @@ def _fill_class(before: Filling, counts: _Counts, items: Sequence[Item]) -> Fill
     if reached >= ENOUGH * worth_bound(steps, before.room.left):
         return first
     second = before.copy()
-    taken = _densest_first(second, counts, items, steps)
-    _swap(second, counts, taken)
+    _densest_first(second, counts, items, steps)
+    if len(items) <= MAX_FEW:
+        # Among many, no single one that was left out is worth the search.
+        _swap(second, counts, items)
     return second if _gain(items, before, second) > reached else first
 
 
 def _best_first(filling: Filling, counts: _Counts, items: Sequence[Item]) -> bool:
-    """Each at the deepest body that fits, in packing order; whether all have got their deepest."""
-    misses, is_complete = 0, True
+    """In packing order, each at the deepest that fits and is no mere name; whether all are shown whole."""
+    counts.missed = 0
+    is_complete = True
     for item in items:
-        if misses >= MAX_MISSES:
+        if counts.missed >= MAX_MISSES:
             return False
-        level = next((n for n in _bodies(item, filling) if _offer(filling, counts, item, n)), None)
-        is_complete = is_complete and (level == 0 or filling.shown.get(item.number) == 0)
-        misses = misses + 1 if level is None else 0
+        if _offer(filling, counts, item, 0):
+            continue
+        is_complete = is_complete and filling.shown.get(item.number) == 0
+        for level in range(1, filling.shown.get(item.number, len(item.levels))):
+            if item.levels[level].depth > 0 and _offer(filling, counts, item, level):
+                break
     return is_complete
-
-
-def _bodies(item: Item, filling: Filling) -> Iterator[int]:
-    """The renderings that are more than a name and deeper than what is shown, deepest first.
-
-    A fragment that has no other rendering than a name is taken at that.
-    """
-    end = filling.shown.get(item.number, len(item.levels))
-    for level in range(end):
-        if level == 0 or item.levels[level].depth > 0:
-            yield level
 
 
 def _offer(filling: Filling, counts: _Counts, item: Item, level: int) -> bool:
@@ -208,14 +202,17 @@ def _put(filling: Filling, counts: _Counts, item: Item, level: int) -> None:
 
 def _deepen(filling: Filling, counts: _Counts, items: Sequence[Item], *, names_only: bool = False) -> None:
     """Use what is left: in packing order, names where there is nothing, or whatever is deeper and fits."""
-    misses = 0
+    counts.missed = 0
     for item in items:
-        if misses >= MAX_MISSES:
+        if counts.missed >= MAX_MISSES:
             return
-        shown = filling.shown.get(item.number, len(item.levels))
-        levels = (len(item.levels) - 1,) if names_only else range(shown)
-        if shown and levels:
-            misses = 0 if any(_offer(filling, counts, item, level) for level in levels) else misses + 1
+        shown = filling.shown.get(item.number)
+        if shown == 0:
+            continue
+        end = len(item.levels) if shown is None else shown
+        for level in (end - 1,) if names_only else range(end):
+            if _offer(filling, counts, item, level):
+                break
 
 
 # --- The denser filling ------------------------------------------------------------------------------
@@ -255,23 +252,16 @@ def _steps(filling: Filling, items: Sequence[Item]) -> list[Step]:
     return found
 
 
-def _densest_first(
-    filling: Filling, counts: _Counts, items: Sequence[Item], steps: Sequence[Step]
-) -> list[Item]:
-    """Take the steps that fit; given back are the items around the end of the room, or all where few."""
-    misses = 0
-    near: dict[int, Item] = {}
+def _densest_first(filling: Filling, counts: _Counts, items: Sequence[Item], steps: Sequence[Step]) -> None:
+    """Take the steps that fit."""
+    counts.missed = 0
     for step in steps:
         item = items[step.item]
-        if _offer(filling, counts, item, step.level):
-            misses = 0
-        else:
-            misses += 1
-        near.pop(step.item, None)
-        near[step.item] = item
-        if misses >= MAX_MISSES // 4:
+        shown = filling.shown.get(item.number)
+        if shown is None or step.level < shown:
+            _offer(filling, counts, item, step.level)
+        if counts.missed >= MAX_MISSES:
             break
-    return list(items) if len(items) <= MAX_SWAPPED else list(near.values())[-MAX_SWAPPED:]
 
 
 @dataclass(frozen=True, slots=True)

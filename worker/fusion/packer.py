@@ -50,24 +50,16 @@ class WorthBudgetPacker:
         not. O(n log n), each rendering counted at most once.
         """
         ranked = sorted(scored_fragments, key=lambda s: s.order_key)
-        keys = [item.fragment.key for item in ranked]
-        whole = [
-            place(item, detail_level_maps[key][0], rule="whole")
-            for item, key in zip(ranked, keys, strict=True)
-        ]
-        if _fits(budget, whole):
-            return whole
-        items = [
-            Item.of(number, item, detail_level_maps[key])
-            for number, (item, key) in enumerate(zip(ranked, keys, strict=True))
-        ]
+        levels = [detail_level_maps[item.fragment.key] for item in ranked]
+        if _fit_whole(budget, ranked, levels):
+            return [place(item, of[0], rule="whole") for item, of in zip(ranked, levels, strict=True)]
+        items = [Item(n, item, of) for n, (item, of) in enumerate(zip(ranked, levels, strict=True))]
         filling = fill(items, Room.of(budget))
         kept = {
-            number: place(ranked[number], levels[level], rule=_rule(items[number], level))
+            number: place(ranked[number], levels[number][level], rule=_rule(items[number], level))
             for number, level in filling.shown.items()
-            for levels in (detail_level_maps[keys[number]],)
         }
-        _cut_last(ranked, whole, filling, kept, budget)
+        _cut_last(ranked, levels, filling, kept, budget)
         return [kept[number] for number in sorted(kept)]
 
 
@@ -88,7 +80,7 @@ def _rule(item: Item, level: int) -> PlacedRule:
 
 def _cut_last(
     ranked: Sequence[ScoredFragment],
-    whole: Sequence[Placed],
+    levels: Sequence[Sequence[Rendering]],
     filling: Filling,
     kept: dict[int, Placed],
     space: LayerSpace,
@@ -102,14 +94,21 @@ def _cut_last(
     if not numbers and not kept:
         numbers = [*range(len(ranked[:1]))]
     for number in numbers:
-        item, deepest = ranked[number], whole[number]
+        item = ranked[number]
+        deepest = place(item, levels[number][0], rule="cut")
         shown = kept[number].text if number in kept else ""
         left = filling.room.left - filling.room.heading_cost(item.fragment.group)
         text = cut_into(deepest.text, shown, left, counter=space.counter)
         if text:
-            kept[number] = replace(deepest, text=text, is_cut=True, rule="cut")
+            kept[number] = replace(deepest, text=text, is_cut=True)
             return
 
 
-def _fits(space: LayerSpace, placed: Sequence[Placed]) -> bool:
-    return space.counter.fits(section_text(space.frame, placed), space.budget_tokens)
+def _fit_whole(
+    space: LayerSpace, ranked: Sequence[ScoredFragment], levels: Sequence[Sequence[Rendering]]
+) -> bool:
+    """Whether everything fits at its deepest, each group's heading counted once for each of its runs."""
+    frame = space.frame
+    pieces = [(item.fragment.group, of[0].text) for item, of in zip(ranked, levels, strict=True)]
+    text = f"{frame.opening}\n{compose(frame.heading, pieces)}\n{frame.closing}{SECTION_GAP}"
+    return space.counter.fits(text, space.budget_tokens)

@@ -12,9 +12,9 @@ from worker.fusion.protocols import LayerSpace
 from worker.fusion.sections import SECTION_GAP
 from worker.ports import TokenCounter
 
-MAX_CHARS_A_TOKEN: Final = 8
+MAX_CHARS_A_TOKEN: Final = 6
 """A text with more characters than this for each token of the room is taken not to fit, and is not counted:
-prose has five, code three to four."""
+prose has four to five, code three to four."""
 
 
 class Room:
