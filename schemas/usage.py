@@ -108,5 +108,8 @@ class UsageEvent(WireModel):
     """Absent where the graph was not asked."""
     tiers: dict[RelevanceTier, Count] | None = None
     """Candidates by relevance tier; absent where relevance is off."""
+    reusable_prefix_tokens: Count | None = None
+    """Tokens that the thread's next prompt will begin with as well, should nothing but the message change;
+    absent where nothing was assembled."""
     masked_secrets: Count | None = None
     """Values in what the sources gave that look like credentials; absent where masking is off."""

@@ -27,6 +27,7 @@ from worker.fusion.finish import Sealed
 from worker.fusion.masking import Admitted
 from worker.fusion.payload import build_payload
 from worker.fusion.pipeline import Candidates
+from worker.fusion.prefix import reusable_prefix_tokens
 from worker.fusion.protocols import PackedLayer
 from worker.planning import Plan
 from worker.ports import LayerContribution, RequestFrame
@@ -189,6 +190,9 @@ def usage_event(
         if asked
         else None,
         tiers=dict(asked.tiers) if asked and asked.tiers else None,
+        reusable_prefix_tokens=reusable_prefix_tokens(
+            finished.sealed, contributions, planned=plan.effective, counter=plan.counter
+        ),
         masked_secrets=sum(masked.values()) if sealed.admitted.is_masking else None,
     )
 

@@ -5,7 +5,8 @@ and the one says next to nothing that the other does not. `contained`: all lines
 the other. A line of a few words means what its heading says, so the first and the last rule leave short
 texts alone, but for equal ones under one heading.
 
-Whatever the rule, a pin is never taken in by what is no pin, nor by a pin with another floor.
+Whatever the rule, a pin is never taken in by what is no pin, nor by a pin with another floor; and what stays
+from one message to the next never by what the next message may change, or prefixes of prompts would change.
 """
 
 from __future__ import annotations
@@ -50,9 +51,10 @@ class CrossLayerDeduplicator:
     def deduplicate(self, fragments: Sequence[Fragment]) -> list[Fragment]:
         """The survivors in input order, each with what it took in under `absorbed`.
 
-        Of equals the one survives that is pinned; then the one that its source shows deepest; then the one
-        from the more trusted source; then the more relevant; then the one of the earlier layer, and there the
-        first. It keeps its node, layer and place, and gets the best relevance and rank and all provenances.
+        Of equals the one survives that is pinned; then one that outlasts the message; then the one that its
+        source shows deepest; then the one from the more trusted source; then the more relevant; then the one
+        of the earlier layer, and there the first. It keeps its node, layer and place, and gets the best
+        relevance and rank and all provenances.
         What took in a contained text can also be shown as its own name and that text, so that a budget which
         has no room for the whole still has it for the part.
 
@@ -109,8 +111,8 @@ class _Merging:
 
     def _merge_node(self, numbers: Sequence[int]) -> None:
         words = {number: _words(self._given[number].renderings[0].text) for number in numbers}
-        # Pins first, then who says most; the sort keeps the order of preference among equals.
-        ordered = sorted(numbers, key=lambda n: (not self._given[n].is_pinned, -len(words[n])))
+        # Who says most first among equals in standing; the sort keeps the order of preference below that.
+        ordered = sorted(numbers, key=lambda n: (*_standing(self._given[n]), -len(words[n])))
         kept: list[int] = []
         for number in ordered:
             own = words[number]
@@ -133,7 +135,8 @@ class _Merging:
             for taker in places[anchor][:MAX_LOOKED_AT]:
                 text = texts[taker]
                 # Longer alone: equal texts that are still two are pins with floors of their own.
-                if len(text) > len(inner) - 2 and inner in f"\n{text}\n":
+                is_longer = len(text) > len(inner) - 2
+                if is_longer and self._may_take(taker, number) and inner in f"\n{text}\n":
                     self._taken[number] = (taker, "contained")
                     break
 
@@ -142,6 +145,9 @@ class _Merging:
         if len(text) < MIN_SHARED_CHARS or self._given[number].is_pinned:
             return ""
         return max(text.split("\n"), key=len)
+
+    def _may_take(self, taker: int, number: int) -> bool:
+        return _standing(self._given[taker]) <= (True, _standing(self._given[number])[1])
 
     def survivors(self) -> list[Fragment]:
         """Who is left, in input order, with what each took in."""
@@ -179,10 +185,15 @@ class _Merging:
         return (number for number in self._preferred if number not in self._taken)
 
 
-def _preference(fragment: Fragment) -> tuple[bool, int, int, float, int, int, str]:
+def _standing(fragment: Fragment) -> tuple[bool, bool]:
+    """Lower is never taken in by higher: pins by others, what stays by what the next message may change."""
+    return (not fragment.is_pinned, fragment.volatility == "request")
+
+
+def _preference(fragment: Fragment) -> tuple[tuple[bool, bool], int, int, float, int, int, str]:
     """Sorts the fragment that should survive a merge first. Total: place and node tell all others apart."""
     return (
-        not fragment.is_pinned,
+        _standing(fragment),
         -fragment.renderings[0].depth,
         -max((TRUST.get(source.resource_type, 0) for source in fragment.provenance), default=0),
         # What is no number would make the order depend on the input.

@@ -89,7 +89,7 @@ def _cut_last(
     numbers = [
         number
         for number, item in enumerate(ranked)
-        if item.fragment.is_divisible and filling.shown.get(number) != 0
+        if item.fragment.is_divisible and _can_grow(filling.shown.get(number), levels[number])
     ]
     if not numbers and not kept:
         numbers = [*range(len(ranked[:1]))]
@@ -102,6 +102,14 @@ def _cut_last(
         if text:
             kept[number] = replace(deepest, text=text, is_cut=True)
             return
+
+
+def _can_grow(shown: int | None, levels: Sequence[Rendering]) -> bool:
+    """Whether the beginning of the deepest can follow what is shown.
+
+    What stands between the deepest and the last is another choice from the whole, not a beginning of it.
+    """
+    return shown is None or (shown > 0 and shown == len(levels) - 1)
 
 
 def _fit_whole(

@@ -11,7 +11,7 @@ from worker.fusion.deduplicator import CrossLayerDeduplicator
 from worker.fusion.depth import AdmittingDepthResolver
 from worker.fusion.executing import MergingStrategyExecutor
 from worker.fusion.orchestration import NamedStrategySelector, ProportionalBudgetAllocator
-from worker.fusion.orderer import DocumentOrderer
+from worker.fusion.orderer import StablePrefixOrderer
 from worker.fusion.packer import WorthBudgetPacker, floor_placements, place, section_text
 from worker.fusion.preamble import ReadingPreamble
 from worker.fusion.protocols import (
@@ -68,7 +68,7 @@ def default_components(*, fence: Fence, counter: TokenCounter, default_strategy:
         depth_resolver=AdmittingDepthResolver(fence),
         scorer=StepwiseScorer(),
         packer=WorthBudgetPacker(),
-        orderer=DocumentOrderer(),
+        orderer=StablePrefixOrderer(),
         preamble=ReadingPreamble(fence, counter),
     )
 

@@ -25,6 +25,8 @@ from worker.providers.threads import SourceThreads
 HEADING: Final = "# PRIOR ARTIFACTS"
 MAX_ITEMS: Final = 10
 PREVIEW_CHARS: Final = 200
+GIST_CHARS: Final = 60
+GIST_DEPTH: Final = 1
 DIGEST_DEPTH: Final = 2
 """A line with a preview: more than a name, far from the whole."""
 
@@ -91,7 +93,7 @@ def render_artifact_digest(store: object | None, thread_id: str = "", max_items:
     """
     if store is None:
         return ""
-    block = ContributionBuilder("artifacts", heading=HEADING, resource_type="artifact")
+    block = ContributionBuilder("artifacts", heading=HEADING, resource_type="artifact", volatility="step")
     _write_store(block, store, thread_id=thread_id, max_items=max_items)
     return layer_text(block.finish())
 
@@ -117,7 +119,7 @@ def build_digest(
     Dated ones in time order (ties by id), then undated ones as given. Where there are more than
     `max_items`, the newest dated ones are kept, then the last of the undated.
     """
-    block = ContributionBuilder("artifacts", heading=HEADING, resource_type="artifact")
+    block = ContributionBuilder("artifacts", heading=HEADING, resource_type="artifact", volatility="step")
     block.section("digest", partial(_write_digest, block, artifacts, max_items, tier_of))
     return block.finish()
 
@@ -142,6 +144,8 @@ def _write_digest(
             f"artifact://{artifact.id}",
             f"{name}: {preview}" if preview else name,
             brief=name,
+            between=[(GIST_DEPTH, f"{name}: {cut(artifact.content, max_chars=GIST_CHARS)}")],
+            about=artifact.id,
             relevance=round(_NEWEST - _SPAN * age / len(shown), 6),
             rank=age,
             depth=DIGEST_DEPTH,
@@ -155,7 +159,7 @@ def _write_digest(
 
 
 def _build_from_store(store: object, *, thread_id: str) -> LayerContribution:
-    block = ContributionBuilder("artifacts", heading=HEADING, resource_type="artifact")
+    block = ContributionBuilder("artifacts", heading=HEADING, resource_type="artifact", volatility="step")
     if isinstance(store, RanksItsOwnDigest):
         own: list[str] = []
         block.section("own_digest", lambda: own.append(store.render_artifact_digest(thread_id, MAX_ITEMS)))

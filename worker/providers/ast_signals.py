@@ -200,6 +200,7 @@ class _Group:
             resource_uri=f"file://{path}",
             location=_lines(item),
             metadata={"symbol": item.id},
+            about=item.id if self._kind == "signature" else "",
         )
         self._lines += 1
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from functools import lru_cache
 from typing import Final
@@ -15,7 +15,7 @@ from schemas.fragments import FragmentProvenance, StorageTier
 from worker.budget.utf8 import well_formed
 from worker.errors import WorkerError
 from worker.fusion.sections import compose
-from worker.ports import Fragment, LayerContribution, Rendering
+from worker.ports import Fragment, LayerContribution, Rendering, Volatility
 
 log = structlog.get_logger()
 
@@ -28,11 +28,14 @@ NAME_DEPTH: Final = 0
 class ContributionBuilder:
     """Collects one layer's fragments; lives for one call and is used by one thread."""
 
-    def __init__(self, layer: PartName, *, heading: str, resource_type: str) -> None:
-        """Start an empty layer whose text begins with `heading`."""
+    def __init__(
+        self, layer: PartName, *, heading: str, resource_type: str, volatility: Volatility = "request"
+    ) -> None:
+        """Start an empty layer whose text begins with `heading`, and changes with what `volatility` names."""
         self._layer: PartName = layer
         self._heading = heading
         self._resource_type = resource_type
+        self._volatility: Volatility = volatility
         self._fragments: list[Fragment] = []
         self._nodes: dict[str, int] = {}
         self._positions = 0
@@ -45,6 +48,7 @@ class ContributionBuilder:
         text: str,
         *,
         brief: str | None = None,
+        between: Sequence[tuple[int, str]] = (),
         relevance: float,
         rank: int | None = None,
         group: str = "",
@@ -56,14 +60,22 @@ class ContributionBuilder:
         created_at: datetime | None = None,
         storage_tier: StorageTier = "warm",
         metadata: Mapping[str, str] | None = None,
+        about: str = "",
+        volatility: Volatility | None = None,
     ) -> None:
         """Add a fragment below what is there already.
 
-        `brief` is a shorter rendering, the floor of a pin. `rank` orders equals in relevance and is the
-        position where absent. A node that is taken gets `#2`, `#3` and so on, in order of arrival here.
-        `resource_uri` is where the text comes from, the node itself where absent.
+        `brief` is a shorter rendering, the floor of a pin; `between` are others with their depths, deepest
+        first, of which those that are not shorter than the one before are left out. `rank` orders equals in
+        relevance and is the position where absent. A node that is taken gets `#2`, `#3` and so on, in order
+        of arrival here. `resource_uri` is where the text comes from, the node itself where absent. `about` is
+        the id of what the text shows, where other sources may show the same.
         """
         renderings = [Rendering(depth=depth, text=_admit(text))]
+        for between_depth, between_text in between:
+            shorter = _admit(between_text)
+            if len(brief or "") < len(shorter) < len(renderings[-1].text):
+                renderings.append(Rendering(depth=between_depth, text=shorter))
         if brief is not None and (shorter := _admit(brief)) != renderings[0].text:
             renderings.append(Rendering(depth=NAME_DEPTH, text=shorter))
         node = self._unique(well_formed(node))
@@ -87,6 +99,8 @@ class ContributionBuilder:
                 created_at=created_at,
                 storage_tier=storage_tier,
                 metadata=metadata or {},
+                about=about,
+                volatility=volatility or self._volatility,
             )
         )
         self._positions += 1

@@ -138,6 +138,7 @@ def _write_section(block: ContributionBuilder, section: PackSection, *, rank: in
         rank=rank,
         is_divisible=True,
         location=node.node_id,
+        about=node.node_id,
         metadata={
             "citable": "true",
             "kind": node.kind,

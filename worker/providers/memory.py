@@ -133,6 +133,7 @@ def write_memory(
                 "memory://summary",
                 text,
                 group="## Summary",
+                volatility="step",
                 relevance=_SUMMARY_RELEVANCE,
                 is_divisible=True,
             )
@@ -159,4 +160,5 @@ def _write_recall(block: ContributionBuilder, memory: Remembered, recalled: Reca
             is_divisible=found.brief != found.line,
             created_at=found.item.occurred_at,
             storage_tier=memory.storage_tier(found.item),
+            about=found.item.subject or found.item.id,
         )

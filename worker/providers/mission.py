@@ -9,17 +9,19 @@ from typing import Final
 
 from schemas.codes import PartName
 from schemas.session import Blocker, Decision, Goal, HandoffData, SessionContext, WorkItem, read_step_status
-from worker.ports import LayerBudget, LayerContribution, RequestFrame, Scope
+from worker.ports import LayerBudget, LayerContribution, RequestFrame, Scope, Volatility
 from worker.providers.contribution import ContributionBuilder, layer_text, no_content
 from worker.providers.offload import run_by_weight
 from worker.providers.states import ThreadStates
-from worker.providers.text import LINE_CHARS, cut, fold
+from worker.providers.text import LINE_CHARS, cut, first_sentence, fold
 from worker.providers.threads import SourceThreads
 
 HEADING: Final = "# MISSION CONTEXT"
 MAX_LINES: Final = 40
 LIST_ITEMS: Final = 5
 """Items per list; pins beyond it are shown at their floor."""
+_GIST_DEPTH: Final = 4
+"""Title and first sentence."""
 PINNED_DECISIONS: Final = 10
 
 # What is dropped first stands last: the line cap cuts from the end, and ranks agree with the order of the
@@ -87,7 +89,7 @@ def build_mission(
     A decision is pinned where it is one of the ten newest (the last given is the newest), where `must_show`
     holds its id or something that it applies to, or where the message names something that it applies to.
     """
-    block = ContributionBuilder("mission", heading=HEADING, resource_type="session")
+    block = ContributionBuilder("mission", heading=HEADING, resource_type="session", volatility="thread")
     goal, handoff = session.goal, session.handoff
     block.section("project", partial(_write_project, block, session))
     if goal is not None:
@@ -119,7 +121,8 @@ def _write_project(block: ContributionBuilder, session: SessionContext) -> None:
     )
     shown = " · ".join(f"{label}{fold(value)}" for label, value in facts if value and not value.isspace())
     if shown:
-        _add_line(block, "session://project", f"Project: {shown}", relevance=_PROJECT)
+        line = f"Project: {shown}"
+        _add_line(block, "session://project", line, relevance=_PROJECT, volatility="project")
     if project.active_session is not None:
         number = fold(str(project.active_session))
         _add_line(block, f"session://session/{number}", f"Active session: {number}", relevance=_SESSION)
@@ -147,6 +150,7 @@ def _write_blockers(block: ContributionBuilder, blockers: Sequence[Blocker], gro
             group=group,
             relevance=_BLOCKER,
             is_pinned=True,
+            volatility="step",
         )
 
 
@@ -175,6 +179,7 @@ def _write_work_items(block: ContributionBuilder, items: Sequence[WorkItem]) -> 
             brief=cut(title, max_chars=LINE_CHARS),
             group="## Pending work",
             relevance=_WORK,
+            volatility="step",
         )
     block.leave_out(max(0, len(pending) - LIST_ITEMS))
 
@@ -197,6 +202,8 @@ def _write_decisions(block: ContributionBuilder, decisions: Sequence[Decision], 
             f"session://decision/{decision.id}",
             whole if place >= first_whole else floor,
             brief=floor,
+            between=[(_GIST_DEPTH, f"{floor}: {first_sentence(decision.text or '', max_chars=LINE_CHARS)}")],
+            about=decision.id,
             group="## Handed over: decisions",
             relevance=_DECISION,
             rank=len(pinned) - place,
@@ -235,7 +242,8 @@ def _write_handoff_list(
     items = [(number, value) for number, value in enumerate(values, 1) if not _is_blank(value)]
     for number, value in items[:LIST_ITEMS]:
         node = f"session://handoff/{field}/{number}"
-        _add_line(block, node, f"- {fold(value)}", group=group, relevance=relevance)
+        line = f"- {fold(value)}"
+        _add_line(block, node, line, group=group, relevance=relevance, volatility="step")
     block.leave_out(max(0, len(items) - LIST_ITEMS))
 
 
@@ -246,20 +254,26 @@ def _add_line(
     *,
     relevance: float,
     brief: str | None = None,
+    between: Sequence[tuple[int, str]] = (),
     rank: int | None = None,
     group: str = "",
     is_pinned: bool = False,
+    about: str = "",
+    volatility: Volatility | None = None,
 ) -> None:
     """Add a line whose short form, and floor if it is pinned, is its start."""
     block.add(
         node,
         line.rstrip(),
         brief=cut(line, max_chars=LINE_CHARS) if brief is None else brief,
+        between=between,
         relevance=relevance,
         rank=rank,
         group=group,
         is_pinned=is_pinned,
         is_divisible=len(line) > LINE_CHARS,
+        about=about,
+        volatility=volatility,
     )
 
 

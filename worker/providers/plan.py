@@ -22,6 +22,7 @@ from worker.state.view import StoredPlan
 
 HEADING: Final = "# PLAN WINDOW"
 MAX_LINES: Final = 25
+_TO_DO_DEPTH: Final = 6
 _HEADING_LINES: Final = 3
 RECENT_STEPS: Final = 3
 NEXT_STEPS: Final = 2
@@ -167,7 +168,7 @@ def build_plan(
         steps, pointer, plan_id = goal.tasks, goal.current_step, goal.id or "goal"
     else:
         return no_content("plan", "no_data")
-    block = ContributionBuilder("plan", heading=HEADING, resource_type="plan")
+    block = ContributionBuilder("plan", heading=HEADING, resource_type="plan", volatility="step")
     root = f"plan://{plan_id}"
     if plan is not None and plan.text is not None:
         block.section("text", partial(_write_text, block, root, plan, max_lines))
@@ -310,6 +311,7 @@ def _write_current(block: ContributionBuilder, root: str, steps: Sequence[Step],
         _node(root, steps, window.current),
         "\n".join(_whole_step(step)),
         brief="\n".join(_step_floor(step)),
+        between=[(_TO_DO_DEPTH, "\n".join(_to_do(step)))],
         group="## Current step",
         relevance=_CURRENT,
         is_pinned=True,
@@ -331,6 +333,14 @@ def _whole_step(step: Step) -> list[str]:
         if values
     )
     return lines
+
+
+def _to_do(step: Step) -> list[str]:
+    """What there is to do and how it is checked, in full."""
+    lines = [f"{_label(step)} ({step.status})"]
+    if step.goal:
+        lines.append(f"Goal: {fold(step.goal)}")
+    return [*lines, *_listed("Actions:", step.actions), *_listed("Verification:", step.verify)]
 
 
 def _step_floor(step: Step) -> list[str]:

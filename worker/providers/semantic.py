@@ -91,6 +91,7 @@ def build_passages(passages: Sequence[Passage], *, max_lines: int | None = None)
             relevance=passage.strength,
             rank=rank,
             location=passage.node_id,
+            about=passage.node_id,
             metadata={"citable": "true", "kind": passage.label},
         )
     return block.finish(max_lines=max_lines)

@@ -28,6 +28,8 @@ from worker.state.view import signals_of
 
 HEADING: Final = "# TASK"
 _FAILING_TEST, _DIFF, _CONTEXT, _FACT = 1.0, 0.95, 0.8, 0.6
+_CHANGES_DEPTH: Final = 6
+"""A diff without the lines that it leaves as they are."""
 _WAIT_SHARE: Final = 0.6
 """Of the layer's timeout, what is spent on waiting for the graph; the rest is for what is at hand."""
 
@@ -213,7 +215,9 @@ def _write_diff(block: ContributionBuilder, diff: str) -> None:
             f"diff://{file.path}",
             f"- {fold(file.stat)}\n{fenced(file.text, info='diff')}",
             brief=_diff_floor(file),
+            between=[(_CHANGES_DEPTH, f"- {fold(file.stat)}\n{fenced(_changes(file), info='diff')}")],
             group="## Current diff",
+            volatility="step",
             relevance=_DIFF,
             is_pinned=True,
             is_divisible=True,
@@ -227,10 +231,17 @@ def _write_diff(block: ContributionBuilder, diff: str) -> None:
             fenced(diff, info="diff"),
             brief=f"- {first_line(diff, max_chars=LINE_CHARS)} {size}",
             group="## Current diff",
+            volatility="step",
             relevance=_DIFF,
             is_pinned=True,
             is_divisible=True,
         )
+
+
+def _changes(file: FileDiff) -> str:
+    """Hunk headers and changed lines, without what is the same before and after."""
+    lines = file.text.split("\n")
+    return "\n".join(line for line in lines if line.startswith(("@@", "+", "-")))
 
 
 def _diff_floor(file: FileDiff) -> str:
@@ -253,6 +264,7 @@ def _write_tests(block: ContributionBuilder, failing: FailingTests) -> None:
             whole,
             brief=floor,
             group="## Failing tests",
+            volatility="step",
             relevance=_FAILING_TEST,
             is_pinned=True,
             is_divisible=True,
@@ -263,6 +275,7 @@ def _write_tests(block: ContributionBuilder, failing: FailingTests) -> None:
             "test://more",
             f"- and {failing.more} more",
             group="## Failing tests",
+            volatility="step",
             relevance=_FAILING_TEST,
             is_pinned=True,
         )

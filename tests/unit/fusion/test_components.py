@@ -14,7 +14,7 @@ from worker.budget.tokens import BytesCounter
 from worker.fusion.deduplicator import CrossLayerDeduplicator
 from worker.fusion.depth import AdmittingDepthResolver
 from worker.fusion.orchestration import ProportionalBudgetAllocator
-from worker.fusion.orderer import DocumentOrderer
+from worker.fusion.orderer import StablePrefixOrderer
 from worker.fusion.packer import WorthBudgetPacker, section_text
 from worker.fusion.protocols import Candidate, Frame, LayerSpace, Placed, PlanContext, ScoredFragment
 from worker.fusion.scorer import StepwiseScorer
@@ -61,7 +61,7 @@ def ranked(fragments: list[Fragment]) -> list[ScoredFragment]:
 def packed(fragments: list[Fragment], budget_tokens: int) -> list[Placed]:
     levels, _ = AdmittingDepthResolver(FENCE).resolve(fragments, budget_tokens)
     space = LayerSpace(budget_tokens=budget_tokens, counter=COUNTER, frame=FRAME)
-    return DocumentOrderer().order(WorthBudgetPacker().pack(ranked(fragments), space, levels))
+    return StablePrefixOrderer().order(WorthBudgetPacker().pack(ranked(fragments), space, levels))
 
 
 def floors(fragments: list[Fragment]) -> list[str]:

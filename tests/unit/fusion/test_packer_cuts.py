@@ -16,7 +16,7 @@ from worker.fusion.scorer import StepwiseScorer
 from worker.fusion.sections import Fence
 from worker.ports import Fragment, LayerContribution, TokenCounter
 from worker.providers.contribution import ContributionBuilder
-from worker.providers.task import build_task
+from worker.providers.task import FailingTests, build_task
 
 FENCE = Fence("0123456789abcdef")
 FRAME = Frame(opening="[[o]]", heading="# H", closing="[[c]]")
@@ -68,7 +68,7 @@ def test_of_several_diffs_kept_at_their_floors_the_first_is_deepened() -> None:
 
 def test_a_long_message_of_a_failing_test_says_its_first_line_once() -> None:
     message = "AssertionError: totals differ\n" + "\n".join(f"  at step {n}" for n in range(500))
-    layer = build_task(None, None, [FailingTest(id="test_total", message=message)])
+    layer = build_task(None, None, FailingTests((FailingTest(id="test_total", message=message),)))
     [shown] = pack(layer, 600)
     assert shown.text.startswith("- test_total: AssertionError: totals differ\n```\nAssertionError")
     assert shown.text.count("- test_total") == 1
