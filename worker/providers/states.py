@@ -59,8 +59,10 @@ POLL_SECONDS: Final = 0.02
 _WAIT_SHARE: Final = 0.8
 """Of a layer's timeout, what is spent on waiting for events that the request wants to see."""
 
-_MOMENT_SECONDS: Final = 0.02
-"""How long all sources wait for it together: mostly that is enough, and costs none of them a task."""
+_MOMENT_SHARE: Final = 0.05
+_MOMENT_SECONDS: Final = 0.1
+"""How long all sources wait for it together, of the request's deadline and at most: mostly that is enough,
+and costs none of them a task. In a burst the answer is there long before the loop comes to look at it."""
 
 _WAITING_FAILURES: Final = 3
 """In a row, that the wait for events gets over."""
@@ -182,7 +184,10 @@ class ThreadStates:
         brought = (request.session, request.plan, request.memory, request.artifacts or None, fails or None)
         if None in brought:
             reading = self._reading(frame, scope, request.after.event_ids if request.after else ())
-            await asyncio.wait({reading}, timeout=_MOMENT_SECONDS)
+            # The clock starts when the requests of this turn have asked, which together they do at once.
+            await asyncio.sleep(0)
+            moment = min(_MOMENT_SECONDS, _MOMENT_SHARE * request.deadline_ms / 1_000)
+            await asyncio.wait({reading}, timeout=moment)
 
     async def of(self, frame: RequestFrame, scope: Scope, *, layer: PartName) -> StateReading:
         """What the request sees, with all the events that it wants to see; the same for all of its layers.

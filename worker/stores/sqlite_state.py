@@ -126,6 +126,8 @@ class SqliteStateStore:
         def read(connection: sqlite3.Connection) -> Heads:
             rows = connection.execute(_HEADS, (project_id, json.dumps(list(thread_ids))))
             versions = {Place(thread_id, group): version for thread_id, group, version in rows}
+            if not event_ids:  # as in most requests, every one of which asks
+                return Heads(versions=versions, missing=frozenset())
             missing = connection.execute(_MISSING, (project_id, json.dumps(list(event_ids))))
             return Heads(versions=versions, missing=frozenset(event_id for (event_id,) in missing))
 

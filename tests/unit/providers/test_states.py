@@ -11,6 +11,7 @@ import pytest
 from schemas.bundle import ContextBundle
 from tests.support.assembling import settings, wire_request
 from tests.support.state_events import HOSTILE_IDS, START, record
+from tests.unit.providers.frames import SCOPE, frame
 from worker.assembly import Assembler
 from worker.errors import StoreUnavailable
 from worker.providers.states import ThreadStates
@@ -431,3 +432,19 @@ async def test_a_store_that_stays_away_is_no_wait_for_events(store: Watched, ass
     assert bundle.layers is not None
     assert bundle.layers["mission"].reason == "state_unavailable"
     assert len(store.asked) == 4
+
+
+async def test_a_store_that_hangs_holds_up_a_hurried_request_for_less(
+    store: Watched, states: ThreadStates, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def hang(*_: object, **__: object) -> Heads:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    monkeypatch.setattr(store, "heads", hang)
+    seconds: list[float] = []
+    for deadline_ms in (40, 4_000):
+        hurried, before = frame(deadline_ms=deadline_ms), asyncio.get_running_loop().time()
+        await states.prepare(hurried, SCOPE)
+        seconds.append(asyncio.get_running_loop().time() - before)
+    assert 0.002 <= seconds[0] < seconds[1]
