@@ -52,6 +52,10 @@ log = structlog.get_logger()
 INLINE_WEIGHT: Final = 48_000
 """Work up to this weight is done on the event loop: about 5 ms, less than a thread costs in fairness."""
 
+_CHOICE: Final = 2
+"""Where layers compete, each source may come with this many times what its layer may spend: it may get more,
+and else there would be nothing to choose between."""
+
 _WIDE_BYTE_WEIGHT: Final = 4
 """A character weighs 1, and this for each byte beyond its first: Han and emoji have a token or more each,
 and stand in long pieces without a space, so a tokenizer takes ten times as long for them."""
@@ -191,7 +195,7 @@ class Assembler:
             self._providers,
             frame,
             scope,
-            _layer_budgets(plan.effective, plan.counter),
+            _layer_budgets(plan.effective, plan.counter, _CHOICE if plan.is_competing else 1),
             timeouts_seconds={
                 layer: layer_timeout_ms(frame.request, layer) / 1_000 for layer in CONTENT_LAYERS
             },
@@ -202,11 +206,18 @@ class Assembler:
 
 
 @lru_cache(maxsize=1_024)
-def _layer_budgets(effective: ContextBudget, counter: TokenCounter) -> Mapping[PartName, LayerBudget]:
-    """What each source should aim for; the same for all requests with the same effective budget."""
+def _layer_budgets(
+    effective: ContextBudget, counter: TokenCounter, choice: int
+) -> Mapping[PartName, LayerBudget]:
+    """What each source should aim for, `choice` times what its layer may spend.
+
+    The same for all requests with the same effective budget.
+    """
     budgets = effective.as_layers()
     return {
-        layer: LayerBudget(tokens=budgets[layer], counter=counter, graph_tokens=budgets["graph"])
+        layer: LayerBudget(
+            tokens=budgets[layer] * choice, counter=counter, graph_tokens=budgets["graph"] * choice
+        )
         for layer in CONTENT_LAYERS
     }
 

@@ -59,6 +59,8 @@ class Plan:
     fusion: FusionPipeline
     plugins: tuple[str, ...]
     """The strategies of the request that run in processes of their own."""
+    is_competing: bool
+    """Whether the fragments of all layers compete for the tokens of all."""
 
     @property
     def is_masking(self) -> bool:
@@ -110,6 +112,7 @@ def plan_request(frame: RequestFrame, scope: Scope, policy: ContentPolicy) -> Pl
             preamble=text,
             fusion=fusion,
             plugins=plugins,
+            is_competing=len(strategies) > 1 or any(map(policy.strategies.is_competing, strategies)),
         )
 
     with suppress(BudgetTooSmall):

@@ -265,6 +265,15 @@ class Content(_Group):
         default_factory=dict, description="Source roots by project id; nothing outside them is read."
     )
     summary_tokens: int = Field(default=500, gt=0, description="Cap of the thread summary.")
+    hot_hours: int = Field(
+        default=24,
+        ge=0,
+        le=24 * 36_500,
+        description="A stored fact, artifact or message is hot for so long after it was told or referred to.",
+    )
+    warm_days: int = Field(
+        default=30, ge=0, le=36_500, description="And warm until then, by `as_of`; cold afterwards."
+    )
     unmasked_projects: frozenset[str] = Field(
         default=frozenset(),
         description="Projects whose retrieved text is shown as it is; elsewhere what looks like a credential "
@@ -274,6 +283,13 @@ class Content(_Group):
     @field_serializer("unmasked_projects")
     def _in_order(self, value: frozenset[str]) -> list[str]:
         return sorted(value)
+
+    @model_validator(mode="after")
+    def _hot_is_not_longer_than_warm(self) -> Self:
+        if self.hot_hours > 24 * self.warm_days:
+            msg = f"content.hot_hours {self.hot_hours} is longer than warm_days {self.warm_days}"
+            raise ValueError(msg)
+        return self
 
     @model_validator(mode="after")
     def _default_model_is_known(self) -> Self:

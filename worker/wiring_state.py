@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import partial
 
 from worker.budget.tokens import counter_for
 from worker.errors import StoreUnavailable
+from worker.fusion.tiers import ContextTierService, TierRetention
 from worker.ports import Scope
 from worker.providers.session_document import render_session
 from worker.providers.states import ThreadStates
@@ -47,7 +48,14 @@ class StateSource:
 def build_state(settings: Settings, telemetry: Telemetry) -> StateSource:
     """The state's part of one worker. Raises ValueError for a secret file that cannot be read."""
     store = build_state_store(settings, partial(_on_hot_result, telemetry))
-    states = ThreadStates(store, SourceThreads(), max_bytes=settings.state.max_bytes)
+    content = settings.content
+    retention = TierRetention(hot=timedelta(hours=content.hot_hours), warm=timedelta(days=content.warm_days))
+    states = ThreadStates(
+        store,
+        SourceThreads(),
+        max_bytes=settings.state.max_bytes,
+        tiers=ContextTierService(retention),
+    )
     writer = StateWriter(store, on_applied=partial(_on_applied, states, telemetry))
     return StateSource(store=store, states=states, writer=writer)
 

@@ -81,6 +81,11 @@ def micros_of(time: datetime | None) -> int:
     return ((time if time.tzinfo else time.replace(tzinfo=UTC)) - _EPOCH) // _MICROSECOND
 
 
+def time_of(micros: int) -> datetime | None:
+    """The inverse of `micros_of`."""
+    return None if micros == UNDATED else _EPOCH + micros * _MICROSECOND
+
+
 def is_blank(item: MemoryItem) -> bool:
     """Whether the fact says nothing."""
     return not item.text or item.text.isspace()

@@ -21,7 +21,7 @@ from worker.budget.utf8 import well_formed
 from worker.code.segments import fold, shorten
 from worker.memory.salience import points_of
 from worker.memory.sentences import pieces_of
-from worker.memory.supersession import micros_of
+from worker.memory.supersession import micros_of, time_of
 
 STATE_VERSION: Final = 1
 """Of the stored form and of the rules that fill it: a state of another version is computed afresh."""
@@ -31,6 +31,7 @@ SPEAKER_CHARS: Final = 60
 
 _SALIENT, _LATEST, _EARLIEST, _SAMPLE = 64, 32, 8, 48
 _SALIENT_PER_MESSAGE, _PLACED_PER_MESSAGE = 8, 3
+_LATEST_POOL: Final = 1
 _MAX_MESSAGE_CHARS: Final = 100_000
 _ROLE_POINTS: Final = {
     "user": 10,
@@ -102,6 +103,12 @@ class ThreadState:
     def messages(self) -> int:
         """How many messages were read."""
         return self._messages
+
+    @property
+    def last_told_at(self) -> datetime | None:
+        """When the last dated message with a sentence was said."""
+        latest = next(self._pools[_LATEST_POOL].sentences(), None)
+        return None if latest is None else time_of(latest.time)
 
     def advance(self, message: ThreadMessage) -> None:
         """Read one more message. O(its length + log of the size of a pool); code blocks are passed over.

@@ -40,6 +40,8 @@ class Remembered:
     """What bears on the message, in at most so many tokens."""
     storage_tier: Callable[[MemoryItem], StorageTier] = lambda _: "warm"
     """By use and age; what a request brings along is in no store."""
+    summary_tier: StorageTier = "warm"
+    """Of the messages that the summary is of."""
 
 
 class MemoryProvider:
@@ -95,6 +97,7 @@ def remembered_of(
         summarize=summarize,
         recall=lambda tokens: reading.memories.recall(message, budget_tokens=tokens, counter=counter),
         storage_tier=lambda item: reading.storage_tier(item.id, item.occurred_at, as_of=as_of),
+        summary_tier=reading.summary_tier(as_of=as_of),
     )
 
 
@@ -136,6 +139,7 @@ def write_memory(
                 volatility="step",
                 relevance=_SUMMARY_RELEVANCE,
                 is_divisible=True,
+                storage_tier=memory.summary_tier,
             )
 
     if memory.has_summary:

@@ -22,6 +22,7 @@ from schemas.codes import PartName
 from schemas.request import layer_timeout_ms
 from schemas.session import Artifact, MemoryItem, SessionContext
 from worker.errors import StateBehind, StateUnavailable, StoreUnavailable
+from worker.fusion.tiers import ContextTierService
 from worker.memory.index import MemoryIndex
 from worker.memory.recall import Recall, recall_from
 from worker.memory.summary import Summary, summary_of
@@ -29,7 +30,7 @@ from worker.memory.thread_state import ThreadState
 from worker.ports import RequestFrame, Scope, StorageTier, TokenCounter
 from worker.providers.kept import Kept
 from worker.providers.threads import SourceThreads
-from worker.state.records import WHOLE_PROJECT, Group, microseconds
+from worker.state.records import WHOLE_PROJECT, Group, instant_of
 from worker.state.store import Place, StateStore
 from worker.state.view import (
     Entity,
@@ -48,10 +49,6 @@ log = structlog.get_logger()
 
 SIGNAL_KEEP: Final = timedelta(days=7)
 """How long a failure is news."""
-
-HOT_FOR: Final = timedelta(days=1)
-COLD_AFTER: Final = timedelta(days=30)
-_MICROSECOND: Final = timedelta(microseconds=1)
 
 POLL_SECONDS: Final = 0.02
 """How often events that another process takes in are looked for; those of this one are told at once."""
@@ -136,24 +133,17 @@ class StateReading:
     used: tuple[Mapping[str, int], ...] = ()
     """When facts, messages and what happened at run time last referred to a thing, by its id, in
     microseconds."""
+    tiers: ContextTierService = ContextTierService()  # noqa: RUF009 - holds settings alone, and never changes
 
     def storage_tier(self, item_id: str, occurred_at: datetime | None, *, as_of: datetime) -> StorageTier:
-        """Hot what was told or referred to in the last day, cold what was not in the last month.
+        """The tier of a stored thing, by when it was told and when events referred to it."""
+        used_at = [instant_of(used[item_id]) for used in self.used if item_id in used]
+        return self.tiers.tier(told_at=occurred_at, used_at=used_at, as_of=as_of)
 
-        To read a thing is no use of it: requests would change each other's bundles.
-        """
-        times = [used[item_id] for used in self.used if item_id in used]
-        times += [] if occurred_at is None else [microseconds(occurred_at)]
-        if not times:
-            return "warm"
-        age = microseconds(as_of) - max(times)
-        return (
-            "hot"
-            if age <= HOT_FOR // _MICROSECOND
-            else "cold"
-            if age > COLD_AFTER // _MICROSECOND
-            else "warm"
-        )
+    def summary_tier(self, *, as_of: datetime) -> StorageTier:
+        """The tier of the thread's messages together, by the last of them."""
+        told_at = None if self.thread is None else self.thread.last_told_at
+        return self.tiers.tier(told_at=told_at, as_of=as_of)
 
     def plan(self, plan_id: str | None) -> StoredPlan | None:
         """The named plan, else the current one."""
@@ -169,10 +159,21 @@ class StateReading:
 class ThreadStates:
     """Reads, keeps and gives out what is known; one per worker."""
 
-    def __init__(self, store: StateStore, threads: SourceThreads, *, max_bytes: int) -> None:
-        """Read from `store`; keep what takes about `max_bytes` there, the thread used last always."""
+    def __init__(
+        self,
+        store: StateStore,
+        threads: SourceThreads,
+        *,
+        max_bytes: int,
+        tiers: ContextTierService | None = None,
+    ) -> None:
+        """Read from `store`; keep what takes about `max_bytes` there, the thread used last always.
+
+        `tiers` says how long what is known stays hot and warm.
+        """
         self._store = store
         self._threads = threads
+        self._tiers = tiers or ContextTierService()
         self._kept = Kept[_Key, _Held[Any]](max_bytes)
         self._readings: dict[int, asyncio.Task[StateReading]] = {}
         self._waiting: dict[str, set[asyncio.Event]] = {}
@@ -274,6 +275,7 @@ class ThreadStates:
             artifacts=await built("artifacts", artifacts_of),
             events=events,
             used=(used_by_facts, used_by_messages, used_by_events),
+            tiers=self._tiers,
         )
 
     async def _versions(

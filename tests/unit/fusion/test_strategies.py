@@ -6,6 +6,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta, timezone
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,15 +17,19 @@ from schemas.bundle import ContextBundle
 from schemas.codes import CONTENT_LAYERS, PartName
 from schemas.fragments import FragmentProvenance, StorageTier
 from tests.support.assembling import bundle_of, wire_request
-from tests.support.fixed_sources import assembler_over
+from tests.support.fixed_sources import FixedSource, assembler_over
+from worker.budget.layers import ContextBudget
 from worker.errors import UnknownStrategy
-from worker.fusion.protocols import BackendSet, ContextStrategy, PlanContext
+from worker.fusion.protocols import BackendSet, ContextStrategy, PlanContext, StrategyCapabilities
 from worker.fusion.strategies.layered import LayeredStrategy
 from worker.fusion.strategies.recency import RecencyStrategy
 from worker.fusion.strategies.registry import BUILT_IN, StrategyRegistry, strategy_names
 from worker.fusion.strategies.relevance import RelevanceStrategy
 from worker.fusion.strategies.tiered import TieredStrategy
-from worker.ports import Fragment, LayerContribution, Rendering
+from worker.library import UnifiedContextAssembler
+from worker.ports import Fragment, LayerContribution, Rendering, RequestFrame
+from worker.settings import Content, Settings
+from worker.wiring import build_proposals, content_policy
 
 NOW = datetime(2026, 3, 31, 12, tzinfo=UTC)
 PLAN = PlanContext(task_type="BUILD", as_of=NOW)
@@ -268,3 +273,58 @@ def test_a_strategy_is_registered_under_its_own_free_name() -> None:
 
 def test_names_are_joined_by_plus_and_each_counts_once() -> None:
     assert strategy_names("recency+ layered+recency") == ("recency", "layered")
+
+
+class Backwards(RelevanceStrategy):
+    """The least relevant first."""
+
+    name = "backwards"
+    capabilities = StrategyCapabilities()
+
+    def assemble(
+        self, request: RequestFrame, backends: BackendSet, budget: int, plan_context: PlanContext
+    ) -> Sequence[Fragment]:
+        return super().assemble(request, backends, budget, plan_context)[::-1]
+
+
+class Raising(Backwards):
+    """One with a defect."""
+
+    name = "raising"
+
+    def assemble(
+        self, request: RequestFrame, backends: BackendSet, budget: int, plan_context: PlanContext
+    ) -> Sequence[Fragment]:
+        raise ZeroDivisionError
+
+
+def test_a_library_user_registers_a_strategy_and_names_it(tmp_path: Path) -> None:
+    assembler = UnifiedContextAssembler(
+        providers_for=lambda _store: [FixedSource("memory", FACTS)],
+        policy=content_policy(Settings()),
+        budget=ContextBudget(total=1_200, memory=450, user=20),
+        encoding="bytes",
+        usage_log=tmp_path / "usage.jsonl",
+    )
+    for strategy in (Backwards(), Raising()):
+        assembler.register_strategy(strategy.name, strategy)
+
+    def kept(strategy: str | None) -> str:
+        memory = assembler.assemble({}, "implement", "Go", strategy=strategy).parts["memory"]
+        return "".join(sorted({text[0] for f in FACTS if (text := f.renderings[0].text) in memory}))
+
+    assert [kept(name) for name in (None, "backwards", "raising")] == ["r", "h", "r"]
+    with pytest.raises(ValueError, match="is there already"):
+        assembler.register_strategy("backwards", Backwards())
+    with pytest.raises(UnknownStrategy, match="known: backwards, layered, raising"):
+        kept("forwards")
+
+
+def test_settings_name_strategies_that_exist() -> None:
+    assert content_policy(Settings(content=Content(strategy="recency+tiered"))).default_strategy
+    for content in (Content(strategy="psychic"), Content(strategy_plugins=("layered",))):
+        with pytest.raises(ValueError, match=r"content\.strategy"):
+            content_policy(Settings(content=content))
+    with pytest.raises(ValueError, match="strategy plug-in 'absent': no package offers it"):
+        build_proposals(Settings(content=Content(strategy_plugins=("absent",))))
+    assert build_proposals(Settings()) is None

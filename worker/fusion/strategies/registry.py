@@ -53,6 +53,11 @@ class StrategyRegistry:
         """All names, sorted."""
         return sorted([*self._strategies, *self._plugins])
 
+    def is_competing(self, name: str) -> bool:
+        """Whether the strategy has layers compete with each other; a plug-in may, which is not known yet."""
+        strategy = self._strategies.get(name)
+        return strategy is None or strategy.capabilities.competes == "across_layers"
+
     def with_strategy(self, name: str, strategy: ContextStrategy) -> StrategyRegistry:
         """This one and one more. Raises ValueError where the name is taken, or is not the strategy's own."""
         if strategy.name != name:
