@@ -57,6 +57,8 @@ def relevance_facts(
             if target in known
         ]
 
+    # Who owns what, and what that depends on, counts in reviews only, and is most of what would be sent.
+    is_review = task_type == "REVIEW"
     broken = {snapshot.find(ref) for ref in failing}
     tests = {number: edges.of(number, (kind("TESTED_BY"),)) for number in numbers}
     return RelevanceFacts(
@@ -81,8 +83,8 @@ def relevance_facts(
             for ref in link.nodes
             if not any(ref in other.nodes for other in selection.entities if not other.is_ambiguous)
         ],
-        owners=_owners(snapshot, numbers),
-        depends=pairs(kind("CALLS"), kind("IMPORTS")),
+        owners=_owners(snapshot, numbers) if is_review else (),
+        depends=pairs(kind("CALLS"), kind("IMPORTS")) if is_review else (),
     )
 
 

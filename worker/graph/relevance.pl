@@ -164,11 +164,15 @@ assert_owned(0) :-
     \+ kg_task(review),
     !.
 assert_owned(Denied) :-
+    findall(Owner, ( kg_root(Root), kg_owns(Owner, Root) ), Owning),
+    sort(Owning, Owners),
     findall(Delays-Node,
-            ( kg_root(Root), kg_owns(Owner, Root), call_delays(ownership(Owner, Node), Delays) ),
+            ( member(Owner, Owners), call_delays(ownership(Owner, Node), Delays) ),
             Answers),
     partition(is_certain, Answers, Certain, Undefined),
-    forall(member(_-Node, Certain), assertz(kg_answered_for(Node))),
+    findall(Node, member(_-Node, Certain), Owned),
+    sort(Owned, Distinct),
+    forall(member(Node, Distinct), assertz(kg_answered_for(Node))),
     aggregate_all(count,
                   ( kg_candidate(Node, _, _),
                     \+ kg_answered_for(Node),
