@@ -29,11 +29,12 @@ from worker.budget.layers import ContextBudget
 from worker.budget.ledger import ContextUsage
 from worker.budget.tokens import TokenCounter
 from worker.budget.utf8 import byte_length
+from worker.errors import NotSupported
 from worker.failpoints import Failpoints
 from worker.fusion.finish import join_and_seal
 from worker.fusion.masking import Admitted, admit
 from worker.fusion.pipeline import Candidates
-from worker.fusion.protocols import PackedLayer
+from worker.fusion.protocols import PackedLayer, ParentContexts, Placed
 from worker.fusion.strategies.recorded import PluginProposal
 from worker.graph.request import analyze_request
 from worker.planning import ContentPolicy, Plan, plan_request
@@ -87,10 +88,11 @@ class Assembler:
         now: Callable[[], datetime],
         failpoints: Failpoints,
         proposals: PluginProposals | None = None,
+        parents: ParentContexts | None = None,
     ) -> None:
         """Ask these providers, under this policy, and what `proposals` asks of strategies that run elsewhere.
 
-        `now` stamps usage events and nothing else.
+        `parents` are what requests may start from. `now` stamps usage events and nothing else.
         """
         self._providers = tuple(providers)
         self._preparation = preparation
@@ -100,6 +102,7 @@ class Assembler:
         self._now = now
         self._failpoints = failpoints
         self._proposals = proposals
+        self._parents = parents
         # Asked once: even a line that is not written costs as much as a layer.
         asks = getattr(log.bind(), "is_enabled_for", None)
         self._is_logged = asks is None or bool(asks(logging.INFO))
@@ -115,8 +118,9 @@ class Assembler:
     ) -> Assembled:
         """The bundle of one validated request. `meaning` is what `request.meaning()` gives, where known.
 
-        Raises Rejected (UnknownSubject, UnknownModel, UnknownStrategy, InvalidRequest, BudgetTooSmall,
-        PinsExceedWindow). A source that fails degrades its own layer and nothing else.
+        Raises Rejected (NotSupported, UnknownSubject, UnknownModel, UnknownStrategy, InvalidRequest,
+        BudgetTooSmall, PinsExceedWindow), and StoreUnavailable where a parent cannot be read now. A source
+        that fails degrades its own layer and nothing else.
         """
         started = perf_counter()
         await self._failpoints.reach("assemble", request.user_message)
@@ -128,10 +132,19 @@ class Assembler:
         analysed = perf_counter()
 
         with self._telemetry.step(SPAN_GATHER):
+            parent = await self._parent(request, scope)
             if self._preparation is not None:
                 await self._preparation.prepare(frame, scope)
             deadline_seconds = request.deadline_ms / 1_000 - (perf_counter() - started)
             contributions = await self._gather(frame, scope, plan, deadline_seconds=deadline_seconds)
+            if parent:
+                contributions = await asyncio.to_thread(
+                    plan.fusion.inherit,
+                    contributions,
+                    parent,
+                    request.parent.focus if request.parent is not None else (),
+                    budget_tokens=plan.content_tokens,
+                )
         gathered = perf_counter()
 
         with self._telemetry.step(SPAN_FUSE):
@@ -186,6 +199,14 @@ class Assembler:
         return await self._proposals.propose(
             plan.plugins, frame, contributions, budget_tokens=plan.content_tokens, wait_seconds=wait_seconds
         )
+
+    async def _parent(self, request: AssemblyRequest, scope: Scope) -> Sequence[Placed]:
+        """What the request's parent showed; nothing where it has none. Raises NotSupported."""
+        if request.parent is None:
+            return ()
+        if self._parents is None:
+            raise NotSupported("parent", reason="whoever assembles here keeps no bundles")
+        return await self._parents.read(scope, request.parent.request_id)
 
     async def _gather(
         self, frame: RequestFrame, scope: Scope, plan: Plan, *, deadline_seconds: float

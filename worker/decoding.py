@@ -358,7 +358,6 @@ def _includes(part: str) -> Callable[[AssemblyRequest], bool]:
 
 
 UNSUPPORTED: Final = (
-    _Unsupported("parent", lambda r: r.parent is not None, "bundles are not compressed for children"),
     _Unsupported("must_cite", lambda r: bool(r.must_cite), "citations are not checked"),
     _Unsupported("required_tools", lambda r: bool(r.required_tools), "answers are not checked"),
     _Unsupported("include: citations", _includes("citations"), "bundles carry no citations"),

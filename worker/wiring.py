@@ -27,6 +27,7 @@ from worker.code.extracting_pool import ExtractingPool
 from worker.code.sources import SourceRoots
 from worker.decoding import check_request, decode_request
 from worker.errors import Expired, UnknownStrategy
+from worker.explaining.parents import StoredParents
 from worker.failpoints import Failpoints
 from worker.fusion.plugins import StrategyPlugins, find_plugins
 from worker.fusion.strategies.registry import BUILT_IN, StrategyRegistry
@@ -35,6 +36,7 @@ from worker.planning import ContentPolicy
 from worker.ports import (
     LayerBudget,
     LayerContribution,
+    OutcomeStore,
     Provider,
     RequestFrame,
     Scope,
@@ -178,21 +180,27 @@ def build_assembler(
     *,
     failpoints: Failpoints | None = None,
     parsers: ExtractingPool | None = None,
+    outcomes: OutcomeStore | None = None,
 ) -> Assembler:
-    """The assembler of one worker, with the worker's armed failpoints, else those that the settings arm."""
+    """The assembler of one worker, with the worker's armed failpoints, else those that the settings arm.
+
+    Requests may start from what `outcomes` hold of others.
+    """
     failpoints = failpoints or Failpoints(settings.failpoints)
     providers = build_providers(settings, graph, states, parsers=parsers)
     if settings.failpoints:
         providers = [*map(partial(DrilledProvider, failpoints=failpoints), providers)]
+    policy = content_policy(settings)
     return Assembler(
         providers=providers,
         preparation=states,
-        policy=content_policy(settings),
+        policy=policy,
         telemetry=telemetry,
         abandonment=Abandonment(cap=settings.limits.abandoned_cap),
         now=utc_now,
         failpoints=failpoints,
         proposals=build_proposals(settings),
+        parents=None if outcomes is None else StoredParents(outcomes, policy),
     )
 
 

@@ -201,6 +201,7 @@ def _requests(settings: Settings, ground: _Ground, sources: _Sources, lines: Usa
         sources.state.states,
         failpoints=ground.failpoints,
         parsers=sources.parsers,
+        outcomes=ground.store,
     )
     return Route(
         topic=_topic(settings, "requests"),

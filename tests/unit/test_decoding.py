@@ -387,7 +387,6 @@ def test_naive_times_are_counted_and_read_as_utc() -> None:
 @pytest.mark.parametrize(
     ("tail", "field"),
     [
-        ('"parent": {"request_id": "r-0"}', "parent"),
         ('"must_cite": ["d1"]', "must_cite"),
         ('"required_tools": ["get_code"]', "required_tools"),
         ('"include": ["messages", "citations"]', "include: citations"),

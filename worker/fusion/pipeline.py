@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from schemas.codes import PARTS, PartName
+from worker.fusion.compressor import SKELETON_SHARE, FocusSkeletonCompressor, inherit
 from worker.fusion.deduplicator import CrossLayerDeduplicator
 from worker.fusion.depth import AdmittingDepthResolver
 from worker.fusion.executing import MergingStrategyExecutor
@@ -33,6 +34,7 @@ from worker.fusion.protocols import (
     PlanContext,
     PreambleGenerator,
     ScoredFragment,
+    SkeletonCompressor,
     StrategyExecutor,
     StrategyFailure,
     StrategySelector,
@@ -45,7 +47,7 @@ from worker.ports import LayerContribution, RequestFrame, TokenCounter
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Components:
-    """The components of one request, injectable one by one; a compressor comes with parent requests."""
+    """The components of one request, injectable one by one."""
 
     selector: StrategySelector
     allocator: BudgetAllocator
@@ -56,6 +58,7 @@ class Components:
     packer: BudgetPacker
     orderer: FragmentOrderer
     preamble: PreambleGenerator
+    compressor: SkeletonCompressor
 
 
 def default_components(*, fence: Fence, counter: TokenCounter, default_strategy: str) -> Components:
@@ -70,6 +73,7 @@ def default_components(*, fence: Fence, counter: TokenCounter, default_strategy:
         packer=WorthBudgetPacker(),
         orderer=StablePrefixOrderer(),
         preamble=ReadingPreamble(fence, counter),
+        compressor=FocusSkeletonCompressor(counter),
     )
 
 
@@ -121,7 +125,11 @@ class Candidates:
 
 
 class FusionPipeline:
-    """One request's fusion. `rank` runs steps 1 to 6, `pack` steps 7 and 8, `preamble` step 9."""
+    """One request's fusion. `rank` runs steps 1 to 6, `pack` steps 7 and 8, `preamble` step 9.
+
+    Step 10, `inherit`, comes before all of them where there is a parent: what is left of its context is
+    ranked with the rest.
+    """
 
     def __init__(
         self, components: Components, strategies: Mapping[str, ContextStrategy], fence: Fence
@@ -210,6 +218,18 @@ class FusionPipeline:
             frame, strategies_used=tuple(self._strategies), budget_used=0.0, max_tokens=max_tokens
         )
         return text + SECTION_GAP if text else ""
+
+    def inherit(
+        self,
+        contributions: Mapping[PartName, LayerContribution],
+        parent: Sequence[Placed],
+        focus: Sequence[str],
+        *,
+        budget_tokens: int,
+    ) -> dict[PartName, LayerContribution]:
+        """The contributions with the parent's skeleton, which has a share of the content's tokens."""
+        skeleton_tokens = int(budget_tokens * SKELETON_SHARE)
+        return inherit(contributions, self._components.compressor.compress(parent, focus, skeleton_tokens))
 
     def _known(self, proposals: Sequence[PluginProposal]) -> Mapping[str, ContextStrategy]:
         """The strategies by name, those that ran elsewhere as what was recorded of them."""

@@ -16,7 +16,7 @@ from typing import Final, Literal, Protocol
 
 from schemas.codes import PARTS, PartName, TaskType
 from schemas.fragments import RelevanceTier
-from worker.ports import Fragment, LayerContribution, Rendering, RequestFrame, TokenCounter
+from worker.ports import Fragment, LayerContribution, Rendering, RequestFrame, Scope, TokenCounter
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -342,6 +342,17 @@ class PreambleGenerator(Protocol):
         self, request: RequestFrame, *, strategies_used: Sequence[str], budget_used: float, max_tokens: int
     ) -> str:
         """Empty where `max_tokens` cannot hold it."""
+        ...
+
+
+class ParentContexts(Protocol):
+    """Where the contexts of earlier requests are kept, for children to start from."""
+
+    async def read(self, scope: Scope, request_id: str) -> Sequence[Placed]:
+        """What that request's bundle showed.
+
+        Raises NotSupported where the scope has none, or has it no longer; StoreUnavailable.
+        """
         ...
 
 

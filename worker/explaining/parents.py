@@ -1,0 +1,47 @@
+"""What a parent's bundle showed, made again from its capture, for a child to start from."""
+
+from __future__ import annotations
+
+import asyncio
+
+from schemas.codes import PARTS
+from worker.errors import NotSupported, Rejected
+from worker.explaining.replay import fuse_again
+from worker.explaining.stored import NotExplainable, stored_of
+from worker.fusion.protocols import Placed
+from worker.planning import ContentPolicy
+from worker.ports import OutcomeKey, OutcomeRecord, OutcomeStore, Scope
+from worker.receipts.capture import CaptureUnreadable
+
+
+class StoredParents:
+    """Reads parents from the outcomes of the same project."""
+
+    def __init__(self, store: OutcomeStore, policy: ContentPolicy) -> None:
+        """Ask `store`; `policy` has the strategies of this process."""
+        self._store = store
+        self._policy = policy
+
+    async def read(self, scope: Scope, request_id: str) -> list[Placed]:
+        """The fragments of the parent's bundle as they were shown, in prompt order.
+
+        Raises NotSupported where the project has no bundle of that request, or none of this thread, or keeps
+        its capture no longer: which of them it is stays unsaid, so that nobody learns of another's. Raises
+        StoreUnavailable. Takes what fusing the parent took, on another thread.
+        """
+        held = await self._store.get(OutcomeKey(project_id=scope.project_id, request_id=request_id))
+        if isinstance(held, OutcomeRecord):
+            placed = await asyncio.to_thread(self._placed, held, scope)
+            if placed is not None:
+                return placed
+        raise NotSupported("parent", reason="no context of that request is kept for this project and thread")
+
+    def _placed(self, held: OutcomeRecord, scope: Scope) -> list[Placed] | None:
+        try:
+            capture = stored_of(held).capture()
+            if capture.request.thread_id not in {None, scope.thread_id}:
+                return None
+            sections = fuse_again(capture, self._policy).finished.sealed.packed
+        except (NotExplainable, CaptureUnreadable, Rejected):
+            return None
+        return [placed for layer in PARTS if layer in sections for placed in sections[layer].placed]
