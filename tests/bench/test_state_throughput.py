@@ -27,9 +27,9 @@ from worker.state.records import StateRecord, to_record
 from worker.state.writing import StateWriter
 from worker.stores.sqlite_state import SqliteStateStore
 
-EVENTS = 6_000
+EVENTS = 4_000
 ROUNDS = 3
-AT_ONCE = 64
+AT_ONCE = 256
 """Records that a worker has in work at most."""
 TARGET_PER_SECOND = 1_000
 PROJECTS = 3

@@ -82,7 +82,7 @@ async def apply(store: StateStore, project: str, *events: StateRecord) -> None:
 # --- A function of the set of events -----------------------------------------------------------------
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     events=st.lists(records(), min_size=1, max_size=25),
     order=st.randoms(use_true_random=False),
@@ -240,7 +240,7 @@ async def test_a_long_content_is_had_by_its_digest_in_its_project_alone(
 # --- Forgetting --------------------------------------------------------------------------------------
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(events=st.lists(records(), min_size=1, max_size=20), before=st.integers(0, 22))
 async def test_compaction_forgets_events_and_not_what_they_came_to(
     store: StateStore, events: list[StateRecord], before: int

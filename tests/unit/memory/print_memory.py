@@ -37,4 +37,4 @@ def digest(rounds: int) -> str:
 
 
 if __name__ == "__main__":
-    print(digest(3))  # noqa: T201 - the test reads it
+    print(digest(2))  # noqa: T201 - the test reads it

@@ -119,7 +119,7 @@ compressible = st.lists(
 ).map("".join)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(compressible, st.integers(-1, 400), st.sampled_from(COUNTERS))
 def test_the_result_fits_is_no_longer_and_stays_as_it_is(
     text: str, max_tokens: int, counter: TokenCounter
@@ -130,13 +130,14 @@ def test_the_result_fits_is_no_longer_and_stays_as_it_is(
     assert compress(result, max_tokens=max_tokens, counter=counter) == result
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(compressible, st.integers(1, 120))
 def test_no_grapheme_is_split(text: str, max_tokens: int) -> None:
     whole = set(regex.findall(r"\X", text)) | set(" \n…morepetitionsframeslines0123456789`~")
     assert set(regex.findall(r"\X", compressed(text, max_tokens))) <= whole
 
 
+@settings(max_examples=30)
 @given(compressible)
 def test_pieces_cover_the_text_at_grapheme_ends(text: str) -> None:
     pieces = list(pieces_of(text))
@@ -146,6 +147,7 @@ def test_pieces_cover_the_text_at_grapheme_ends(text: str) -> None:
     assert all(p.end in ends for p in pieces)
 
 
+@settings(max_examples=30)
 @given(compressible)
 def test_filler_never_grows_and_going_over_it_again_changes_little(text: str) -> None:
     for stage in (without_repetitions, without_frame_middles, without_code_middles):
@@ -155,7 +157,7 @@ def test_filler_never_grows_and_going_over_it_again_changes_little(text: str) ->
         assert set(kept) <= set(text.splitlines())
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(long_runs, st.integers(20, 60))
 def test_long_runs_are_cut_to_the_budget(text: str, max_tokens: int) -> None:
     result = compressed(text, max_tokens)
@@ -179,16 +181,16 @@ def test_long_runs_are_cut_to_the_budget(text: str, max_tokens: int) -> None:
         '  File "x", line 3\n',
     ],
 )
-def test_a_megabyte_takes_bounded_time(scrap: str) -> None:
-    text = scrap * (1_000_000 // len(scrap))
+def test_a_quarter_of_a_megabyte_takes_bounded_time(scrap: str) -> None:
+    text = scrap * (250_000 // len(scrap))
     started = time.process_time()
     result = compressed(text, 50)
-    assert time.process_time() - started < 10
+    assert time.process_time() - started < 3
     assert O200K.count(result) <= 50
 
 
-def test_ten_thousand_different_sentences_take_bounded_time() -> None:
-    text = " ".join(f"Sentence {n} speaks of topic{n % 97} and of nothing else." for n in range(10_000))
+def test_three_thousand_different_sentences_take_bounded_time() -> None:
+    text = " ".join(f"Sentence {n} speaks of topic{n % 97} and of nothing else." for n in range(3_000))
     started = time.process_time()
     assert O200K.count(compressed(text, 500)) <= 500
-    assert time.process_time() - started < 10
+    assert time.process_time() - started < 3

@@ -95,7 +95,7 @@ def test_of_a_long_request_the_rarest_terms_decide() -> None:
     assert scores["rare"] > 0
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(facts, st.lists(st.one_of(one_fact, st.sampled_from(["a", "b", "c", "d", "é", "m1"])), max_size=25))
 def test_an_index_that_was_changed_answers_as_a_fresh_one(
     first: list[MemoryItem], changes: list[MemoryItem | str]
@@ -118,7 +118,7 @@ def test_an_index_that_was_changed_answers_as_a_fresh_one(
         assert index.history(subject) == history(held.values(), subject)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(facts, st.integers(0, 2**32))
 def test_the_order_in_which_facts_come_changes_nothing(items: list[MemoryItem], seed: int) -> None:
     shuffled = random.Random(seed).sample(items, len(items))

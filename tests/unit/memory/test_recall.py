@@ -71,7 +71,7 @@ def test_without_a_budget_nothing_is_recalled(budget_tokens: int) -> None:
     assert found == Recall((), 0, 1)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(facts, hostile_text, st.integers(-1, 200), st.integers(0, 5), st.integers(0, 2**32))
 def test_recall_keeps_its_budget_and_depends_on_the_set_alone(
     items: list[MemoryItem], query: str, budget_tokens: int, limit: int, seed: int
@@ -87,7 +87,7 @@ def test_recall_keeps_its_budget_and_depends_on_the_set_alone(
         assert "\n" not in recalled.line + recalled.brief
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(st.lists(hostile_text, min_size=1, max_size=4), hostile_text)
 def test_hostile_facts_are_recalled_like_others(texts: list[str], query: str) -> None:
     items = [fact(f"m{n}", text, "s" if n % 2 else None, 1 + n) for n, text in enumerate(texts)]

@@ -142,7 +142,7 @@ threads = st.lists(
 ).map(lambda messages: [replace(m, id=f"{n % 3}:{n}") for n, m in enumerate(messages)])
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(threads, st.integers(0, 2**32), st.integers(-1, 120))
 def test_a_summary_depends_on_the_set_of_messages_alone(
     messages: list[ThreadMessage], seed: int, max_tokens: int
@@ -154,7 +154,7 @@ def test_a_summary_depends_on_the_set_of_messages_alone(
     assert found.covered + found.left_out == len(messages)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(threads, st.integers(0, 8))
 def test_a_stored_state_goes_on_where_it_stopped(messages: list[ThreadMessage], split: int) -> None:
     state = advanced(ThreadState(), messages[:split])
@@ -171,14 +171,14 @@ def advanced(state: ThreadState, messages: list[ThreadMessage]) -> ThreadState:
 
 
 def test_a_long_thread_in_any_order_and_in_parts_ends_alike() -> None:
-    messages = staged_thread(3_000)
+    messages = staged_thread(900)
     expected = advanced(ThreadState(), messages).to_bytes()
     for seed in range(2):
         shuffled = random.Random(seed).sample(messages, len(messages))
         assert advanced(ThreadState(), shuffled).to_bytes() == expected
     state = ThreadState()
-    for start in range(0, len(messages), 700):
-        state = advanced(ThreadState.from_bytes(state.to_bytes()), messages[start : start + 700])
+    for start in range(0, len(messages), 250):
+        state = advanced(ThreadState.from_bytes(state.to_bytes()), messages[start : start + 250])
     assert state.to_bytes() == expected
 
 
@@ -192,8 +192,8 @@ def test_every_message_is_different_and_the_state_stays_small() -> None:
 
     tracemalloc.start()
     try:
-        early = size_after(0, 400)
-        assert size_after(400, 1_500) < early + 100_000
+        early = size_after(0, 250)
+        assert size_after(250, 600) < early + 100_000
     finally:
         tracemalloc.stop()
     assert len(state.to_bytes()) < 80_000
@@ -241,8 +241,8 @@ def test_a_sentence_without_an_end_is_cut_between_graphemes() -> None:
 
 
 @pytest.mark.parametrize("scrap", ["a", "漢", "a. ", "Is it? No ", "\n", "```\n", "🇩🇪", "\x00", "x_"])
-def test_a_megabyte_takes_bounded_time(scrap: str) -> None:
+def test_a_quarter_of_a_megabyte_takes_bounded_time(scrap: str) -> None:
     started = time.process_time()
-    found = summary([message(1, scrap * (1_000_000 // len(scrap))), message(2, "Done.")], 50)
-    assert time.process_time() - started < 10
+    found = summary([message(1, scrap * (250_000 // len(scrap))), message(2, "Done.")], 50)
+    assert time.process_time() - started < 3
     assert found.tokens <= 50

@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from schemas.session import MemoryItem
@@ -73,6 +73,7 @@ def test_times_are_exact_and_a_naive_one_is_utc() -> None:
     assert micros_of(None) < micros_of(datetime.min) == 0  # noqa: DTZ901 - naive on purpose
 
 
+@settings(max_examples=40)
 @given(facts, st.integers(0, 2**32))
 def test_what_holds_depends_on_the_set_alone(items: list[MemoryItem], seed: int) -> None:
     shuffled = random.Random(seed).sample(items, len(items))
@@ -80,6 +81,7 @@ def test_what_holds_depends_on_the_set_alone(items: list[MemoryItem], seed: int)
     assert history(items, "s") == history(shuffled, "s")
 
 
+@settings(max_examples=40)
 @given(facts)
 def test_every_fact_holds_or_is_history(items: list[MemoryItem]) -> None:
     held = current(items)

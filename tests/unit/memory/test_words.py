@@ -3,7 +3,7 @@ from __future__ import annotations
 import time
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from worker.memory.words import terms_of
@@ -36,13 +36,14 @@ def test_spellings_of_one_name_give_one_term(other: str) -> None:
     assert "retry_loop" in terms_of(f"é {other}")
 
 
+@settings(max_examples=40)
 @given(st.text(max_size=60), st.text(max_size=60))
 def test_terms_of_lines_are_those_of_each_line(one: str, other: str) -> None:
     assert terms_of(f"{one}\n\n{other}") == terms_of(one) + terms_of(other)
 
 
 @pytest.mark.parametrize("scrap", ["a", "aA", "漢", "\u0301", "_", "1", "Ⅷa", "éA"])
-def test_a_megabyte_takes_bounded_time(scrap: str) -> None:
+def test_a_quarter_of_a_megabyte_takes_bounded_time(scrap: str) -> None:
     started = time.process_time()
-    terms_of(scrap * (1_000_000 // len(scrap)))
-    assert time.process_time() - started < 10
+    terms_of(scrap * (250_000 // len(scrap)))
+    assert time.process_time() - started < 3

@@ -271,3 +271,39 @@ async def test_a_reading_keeps_its_facts_while_others_read_newer_and_older_ones(
     assert [reading.memories.count for reading in readings] == [len(texts) for texts in wanted]
     fresh = MemoryIndex(readings[3].memories.current())
     assert len(fresh) == 4
+
+
+@pytest.mark.parametrize(
+    ("path", "text", "current"),
+    [
+        (
+            "specs/001-x/tasks.md",
+            (
+                "- [x] T031 Sign (SKIPPED: no key)\n- [ ] T047 Dark — DEFERRED\n- [x] ~~T002 Vendor~~\n"
+                "- [ ] T002 **CHANGED**: by hand\n\n## Notes\n- [P] tasks = different files\n"
+            ),
+            "T002#2 CHANGED: by hand (pending)",
+        ),
+        (
+            ".kiro/specs/x/tasks.md",
+            "- [x] 3. Sync\n  - [ ]* 3.4 Test\n- [ ] 4. Docs\n- [-] 12. Move\n",
+            "12 Move (active)",
+        ),
+        ("openspec/changes/x/tasks.md", "---\nstatus: complete\n---\n### 1.1 a\n### 1.2 b\n", None),
+        ("PLAN.md", "- [ ] 1. a\n```\n- [/] 2. b\n- [/] 3. c\n", "2 b (active)"),
+        ("PLAN.md", "- [ ] 1. Phase — DEFERRED\n  - [ ] 1.1 child\n- [ ] 2. b\n", "2 b (pending)"),
+        (
+            ".taskmaster/tasks/tasks.json",
+            (
+                '{"tasks": [{"id": 5, "title": "", "status": "active", "subtasks": [{"id": 1, "title": "a",'
+                ' "status": "done"}, {"id": 2, "title": "b", "status": "pending", "dependencies": ["9"]}]}]}'
+            ),
+            "5.2 b (pending)",
+        ),
+    ],
+)
+def test_awkward_plan_files_show_the_step_that_their_format_means(
+    path: str, text: str, current: str | None
+) -> None:
+    floors = pins(build_plan(Plan(plan_id="p", path=path, text=text), None))
+    assert [floor.split("\n")[0] for floor in floors] == ([] if current is None else [current])
