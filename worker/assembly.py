@@ -281,7 +281,8 @@ class Trail:
             fusing.plan,
             fusing.admitted,
             self.sealed.recorded.sources,
-            request=self.meaning,
+            meaning=self.meaning,
+            request_digest=fusing.request_digest,
             proposals=fusing.proposals,
             max_bytes=max_bytes,
         )

@@ -47,8 +47,8 @@ def explain(
 ) -> None:
     """Say what went into a prompt, what stayed out, and which rule decided.
 
-    Exit code 0; 4 where the request was rejected; with `--verify` 5 where the bundle differs, 6 where its
-    capture has expired or was not kept.
+    Exit code 0; 4 where the request was rejected; 6 where all of it has expired; with `--verify` 5 where the
+    bundle differs, and 6 where its capture was not kept.
 
     Example: `context-worker explain r-17 --project shop --verify`
     """
@@ -181,6 +181,7 @@ def _stored(
 ) -> Stored:
     from worker.explaining.stored import WasRejected, read_file  # noqa: PLC0415  # loads only where it is used
     from worker.ports import OutcomeKey  # noqa: PLC0415  # as above
+    from worker.receipts.capture import CaptureUnreadable  # noqa: PLC0415  # as above
     from worker.wiring_receipts import read_stored  # noqa: PLC0415  # as above
 
     try:
@@ -197,6 +198,8 @@ def _stored(
         return asyncio.run(read_stored(settings, key))
     except WasRejected as error:
         _fail_rejected(error)
+    except CaptureUnreadable as error:
+        fail(f"{error.code}: {error}", code=NO_CAPTURE)
 
 
 def _fail_rejected(error: Any) -> NoReturn:

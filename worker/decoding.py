@@ -361,7 +361,6 @@ UNSUPPORTED: Final = (
     _Unsupported("must_cite", lambda r: bool(r.must_cite), "citations are not checked"),
     _Unsupported("required_tools", lambda r: bool(r.required_tools), "answers are not checked"),
     _Unsupported("include: citations", _includes("citations"), "bundles carry no citations"),
-    _Unsupported("include: receipt", _includes("receipt"), "receipts are not kept"),
 )
 """What the contract has and this build has not. A field leaves this table when its part arrives."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from worker.explaining.stored import NotExplainable, Stored, stored_of
 from worker.planning import ContentPolicy
 from worker.ports import OutcomeKey, Tombstone
+from worker.receipts.capture import CaptureUnreadable
 from worker.settings import Settings
 from worker.wiring import content_policy
 from worker.wiring_kafka import build_store
@@ -18,7 +19,7 @@ def explaining_policy(settings: Settings) -> ContentPolicy:
 async def read_stored(settings: Settings, key: OutcomeKey) -> Stored:
     """What the outcome store that the settings name holds of a request.
 
-    Raises NotExplainable, WasRejected, StoreUnavailable.
+    Raises NotExplainable, WasRejected, StoreUnavailable, and CaptureUnreadable where all of it has expired.
     """
     outcomes = settings.outcomes
     if outcomes.store == "sqlite" and not outcomes.sqlite_path.exists():
@@ -36,9 +37,10 @@ async def read_stored(settings: Settings, key: OutcomeKey) -> Stored:
             f" {outcomes.forget_seconds / 3_600:g} h"
         )
     if isinstance(held, Tombstone):
-        raise NotExplainable(
-            f"the receipt of {key.request_id!r} has expired: bundles, receipts and captures are kept for"
-            f" {outcomes.keep_seconds / 3_600:g} h (outcomes.keep_seconds); what is left is that the"
-            f" request had the digest {held.request_digest[:16]}…"
+        raise CaptureUnreadable(
+            "capture_expired",
+            f"bundle, receipt and capture of {key.request_id!r} are kept for"
+            f" {outcomes.keep_seconds / 3_600:g} h (outcomes.keep_seconds); of its request the"
+            f" digest is left, {held.request_digest[:16]}…",
         )
     return stored_of(held)

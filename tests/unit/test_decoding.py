@@ -390,7 +390,6 @@ def test_naive_times_are_counted_and_read_as_utc() -> None:
         ('"must_cite": ["d1"]', "must_cite"),
         ('"required_tools": ["get_code"]', "required_tools"),
         ('"include": ["messages", "citations"]', "include: citations"),
-        ('"include": ["receipt"]', "include: receipt"),
     ],
 )
 def test_a_part_that_is_not_built_is_refused_by_its_name(tail: str, field: str) -> None:
@@ -400,7 +399,7 @@ def test_a_part_that_is_not_built_is_refused_by_its_name(tail: str, field: str) 
 
 
 def test_every_line_of_the_table_is_reached_by_an_example_above() -> None:
-    assert len(UNSUPPORTED) == 5
+    assert len(UNSUPPORTED) == 4
 
 
 @pytest.mark.parametrize(

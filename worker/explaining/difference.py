@@ -7,8 +7,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
-from pydantic_core import from_json
-
 from schemas.bundle import ContextBundle
 from schemas.receipt import ReceiptFragment, ReceiptRecord
 from schemas.times import format_time
@@ -217,8 +215,7 @@ def _request_changes(first: Stored, second: Stored) -> tuple[list[Change], str]:
 
 def _fields(stored: Stored) -> dict[str, Any]:
     """The request's fields, those of its objects by their path."""
-    fields = cast("dict[str, Any]", from_json(stored.capture().request.meaning()))
-    return dict(_flat(fields))
+    return dict(_flat(stored.capture().fields))
 
 
 def _flat(fields: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -43,7 +43,7 @@ def fuse_again(
         frame=frame,
         plan=plan_request(frame, scope, policy_of(capture, policy)),
         admitted=capture.admitted,
-        request_digest=capture.request_digest,
+        request_digest=capture.header.request_digest,
         proposals=capture.header.proposals,
     )
     return fuse_and_seal(fusing)
@@ -81,7 +81,7 @@ def _foreign(stored: Stored, capture: Capture) -> str:
     bundle, record = stored.bundle, stored.record
     if receipt_id(bundle.project_id, bundle.context_hash, stored.record_bytes) != bundle.receipt.receipt_id:
         return "the receipt's record is not the one that the bundle names"
-    if capture.request_digest != record.request_digest:
+    if capture.header.request_digest != record.request_digest:
         return "the captured request is not the receipt's"
     for source in record.sources:
         if capture.digests.get(source.layer) != source.digest:

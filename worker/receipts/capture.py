@@ -5,7 +5,8 @@ line is what its digest in the receipt is of, so each can be checked by itself. 
 before.
 
     {"kind":"capture",...}          tables and settings that shaped this bundle, plug-ins' proposals, as_of
-    {"budget":...,"volk":...}       the canonical request, without what cannot matter (its id among that)
+    {"request":...,"left_out":...}  the canonical request without what cannot matter (its id among that), and
+                                    without what came with it for the sources: that is named by its digest
     {"layer":"mission",...}         what each source contributed, in layer order
 """
 
@@ -15,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import lru_cache
-from typing import Final, Literal
+from typing import Any, Final, Literal, cast
 
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import from_json
@@ -34,6 +35,9 @@ CAPTURE_VERSION: Final = 1
 DEFAULT_MAX_CAPTURE_BYTES: Final = 4_000_000
 """Before compression; a bundle of 128,000 tokens from sources twice as large has some 1.2 MB."""
 
+_FOR_SOURCES: Final = ("session", "plan", "memory", "artifacts", "pack", "working")
+"""Of a request: read by the sources and by nothing that comes after them."""
+
 _CONTRIBUTION: Final = TypeAdapter(LayerContribution)
 
 
@@ -41,7 +45,9 @@ class CaptureUnreadable(WorkerError):
     """There is no capture to work from; `code` says why."""
 
     def __init__(
-        self, code: Literal["capture_expired", "capture_too_large", "capture_foreign"], message: str
+        self,
+        code: Literal["capture_expired", "capture_not_kept", "capture_too_large", "capture_foreign"],
+        message: str,
     ) -> None:
         """Say why in one line."""
         super().__init__(message)
@@ -67,6 +73,7 @@ class Header:
 
     kind: Literal["capture"] = "capture"
     version: int = CAPTURE_VERSION
+    request_digest: str
     as_of: datetime
     subject: Subject
     task_type: TaskType
@@ -89,8 +96,9 @@ class Capture:
 
     header: Header
     request: AssemblyRequest
-    """With the id that it came under."""
-    request_digest: str
+    """With the id that it came under, and without what came with it for the sources."""
+    fields: Mapping[str, Any]
+    """Its fields as they were sent; what was left out is a text with its size and digest."""
     admitted: Admitted
     digests: Mapping[PartName, str]
     """Of the sources' lines as they were read."""
@@ -149,11 +157,16 @@ def write_capture(
     admitted: Admitted,
     sources: Mapping[PartName, Contributed],
     *,
-    request: bytes,
+    meaning: bytes,
+    request_digest: str,
     proposals: Sequence[PluginProposal],
     max_bytes: int,
 ) -> bytes:
-    """The capture, or in its place one line that says why there is none. `request` is its canonical JSON."""
+    """The capture, or in its place one line that says why there is none.
+
+    `meaning` is the request's canonical JSON, and `request_digest` its SHA-256.
+    """
+    request = _request_line(frame.request, meaning)
     size_bytes = len(request) + sum([len(source.line) for source in sources.values()])
     if size_bytes > max_bytes:
         return canonical_json(
@@ -166,6 +179,7 @@ def write_capture(
         )
     graph = admitted.contributions.get("graph")
     header = Header(
+        request_digest=request_digest,
         as_of=frame.as_of,
         subject=frame.subject,
         task_type=frame.task_type,
@@ -182,12 +196,33 @@ def write_capture(
     return b"\n".join([_HEADER.dump_json(header), request, *[source.line for source in sources.values()]])
 
 
+def _request_line(request: AssemblyRequest, meaning: bytes) -> bytes:
+    """The request as it is kept: what the sources were sent with it is theirs to give, masked."""
+    payload = request.payload.model_dump(exclude_none=True, exclude={"files_created"})
+    if not payload and all(not getattr(request, name) for name in _FOR_SOURCES):
+        return b'{"left_out":{},"request":' + meaning + b"}"
+    fields = cast("dict[str, Any]", from_json(meaning))
+    left_out: dict[str, str] = {}
+    for name in _FOR_SOURCES:
+        if fields.get(name):
+            left_out[name] = _named(fields.pop(name))
+    for name in payload:
+        left_out[f"payload.{name}"] = _named(fields["payload"].pop(name))
+    if request.plan is not None and request.plan_id is None:
+        # A payload names it.
+        fields["plan_id"] = request.plan.plan_id
+    return canonical_json({"left_out": left_out, "request": fields})
+
+
+def _named(value: object) -> str:
+    data = canonical_json([value])[1:-1]
+    return f"{len(data)} bytes, {sha256_hex(data)}"
+
+
 def read_capture(data: bytes | None, *, project_id: str, request_id: str) -> Capture:
     """What `write_capture` wrote. Raises CaptureUnreadable."""
     if data is None:
-        raise CaptureUnreadable(
-            "capture_expired", "the capture has expired: captures are kept for a while only"
-        )
+        raise CaptureUnreadable("capture_not_kept", "no capture was kept with this bundle")
     lines = data.split(b"\n")
     try:
         head = from_json(lines[0])
@@ -207,8 +242,9 @@ def read_capture(data: bytes | None, *, project_id: str, request_id: str) -> Cap
 
 def _capture(lines: Sequence[bytes], *, project_id: str, request_id: str) -> Capture:
     header = _HEADER.validate_json(lines[0])
-    meaning = from_json(lines[1])
-    if meaning["project_id"] != project_id:
+    line = from_json(lines[1])
+    fields, left_out = line["request"], line["left_out"]
+    if fields["project_id"] != project_id:
         raise CaptureUnreadable("capture_foreign", "the capture is another project's")
     contributions: dict[PartName, LayerContribution] = {}
     digests: dict[PartName, str] = {}
@@ -222,8 +258,8 @@ def _capture(lines: Sequence[bytes], *, project_id: str, request_id: str) -> Cap
         digests[contribution.layer] = sha256_hex(line)
     return Capture(
         header=header,
-        request=AssemblyRequest.model_validate({**meaning, "request_id": request_id}),
-        request_digest=sha256_hex(lines[1]),
+        request=AssemblyRequest.model_validate({**fields, "request_id": request_id}),
+        fields={**fields, **left_out},
         admitted=Admitted(contributions=contributions, masked=header.masked, is_masking=header.is_masking),
         digests=digests,
     )

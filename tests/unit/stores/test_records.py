@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import struct
+import zlib
 from dataclasses import replace
 from datetime import UTC, datetime
 
+import cramjam
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -51,6 +54,14 @@ def test_equal_records_give_equal_bytes(record: OutcomeRecord) -> None:
     assert encode_record(record) == encode_record(replace(record, as_of=record.as_of.astimezone(UTC)))
 
 
+def test_a_record_from_before_captures_is_read() -> None:
+    plain = cramjam.zstd.decompress(encode_record(RECORD)[6:])
+    # The last field is the capture: its length, which says that it is absent.
+    older = bytes(plain)[:-8]
+    head = struct.pack(">BcI", 1, b"R", zlib.crc32(older))
+    assert decode(head + bytes(cramjam.zstd.compress(older)), store="s") == RECORD
+
+
 def test_an_absent_part_is_told_from_an_empty_one() -> None:
     held = decode(encode_record(RECORD), store="s")
     assert isinstance(held, OutcomeRecord)
@@ -71,8 +82,8 @@ def test_a_time_without_a_zone_is_refused() -> None:
 
 
 def test_a_format_of_a_newer_version_is_named_and_not_read() -> None:
-    with pytest.raises(StoreUnavailable, match="redis is unavailable: it holds a record of format 2"):
-        decode(b"\x02" + encode_record(RECORD)[1:], store="redis")
+    with pytest.raises(StoreUnavailable, match="redis is unavailable: it holds a record of format 3"):
+        decode(b"\x03" + encode_record(RECORD)[1:], store="redis")
 
 
 def test_an_unknown_kind_is_named_and_not_read() -> None:
