@@ -1,8 +1,8 @@
 """Composition by hand: settings become providers and the assembler.
 
-`worker.wiring_graph` adds the graph, `worker.wiring_kafka` how Kafka and the stores beside it are reached, and
-`worker.wiring_worker` builds the whole worker. The wiring modules alone read settings; the commands get them
-from here.
+`worker.wiring_graph` adds the graph, `worker.wiring_kafka` says how Kafka and the outcome store are reached,
+and `worker.wiring_worker` builds the whole worker. The wiring modules alone read settings; the commands get
+them from here.
 """
 
 from __future__ import annotations
