@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from typing import Any
 
 from aiokafka import TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient
-from aiokafka.structs import OffsetAndMetadata
 
 
 class GroupOffsets:
@@ -27,10 +26,7 @@ class GroupOffsets:
             self._admin = AIOKafkaAdminClient(**self._options)
             await self._admin.start()
         # Partitions by name: asked for all of them, the embedded broker gives an answer that is cut short.
-        found = cast(
-            "dict[TopicPartition, OffsetAndMetadata]",
-            await self._admin.list_consumer_group_offsets(self._group, partitions=list(places)),
-        )
+        found = await self._admin.list_consumer_group_offsets(self._group, partitions=list(places))
         return {place: max(0, found[place].offset) if place in found else 0 for place in places}
 
     async def close(self) -> None:

@@ -15,13 +15,8 @@ class Pace:
     def __post_init__(self) -> None:
         if self.speed is not None and self.rate_per_second is not None:
             raise ValueError("a pace is a speed or a rate, not both")
-        if (self.speed or 1) <= 0 or (self.rate_per_second or 1) <= 0:
+        if any(factor is not None and factor <= 0 for factor in (self.speed, self.rate_per_second)):
             raise ValueError("a speed and a rate are above zero")
-
-    @property
-    def is_unpaced(self) -> bool:
-        """Whether nothing is due at a time of its own."""
-        return self.speed is None and self.rate_per_second is None
 
     def __str__(self) -> str:
         if self.rate_per_second is not None:

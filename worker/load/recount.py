@@ -9,7 +9,7 @@ import gzip
 import math
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from fractions import Fraction
 from functools import cache
@@ -49,7 +49,7 @@ def _encoding(name: str) -> tiktoken.Encoding:
 
 
 @contextmanager
-def _packaged_instead_of_download(name: str) -> Iterator[None]:
+def _packaged_instead_of_download(name: str) -> Generator[None]:
     """Have tiktoken's own constructor work, with the packaged file in the place of what it would fetch."""
     located = metadata.distribution("bpe-openai").locate_file(f"bpe_openai/data/{name}.tiktoken.gz")
     data = gzip.decompress(Path(str(located)).read_bytes())

