@@ -71,6 +71,8 @@ class UsageCounts(WireModel):
     unknown_fields: Count = 0
     naive_times: Count = 0
     escaped_delimiters: Count = 0
+    clamped_scores: Count = 0
+    """Relevances that a strategy gave and that are no number, or not between 0 and 1."""
     fragments_considered: Count = 0
     fragments_kept: Count = 0
     fragments_dropped: Count = 0

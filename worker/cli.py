@@ -21,7 +21,7 @@ from rich.console import Console
 
 from schemas.codes import RejectionCode
 from schemas.times import parse_time
-from worker import cli_evaluate, cli_graph, cli_load, cli_receipts, cli_state
+from worker import cli_evaluate, cli_graph, cli_load, cli_receipts, cli_state, cli_strategies
 from worker.errors import Rejected, Unavailable, WorkerError
 from worker.logs import configure_logs
 from worker.terminal import REJECTED, AsJson, fail, load_settings, talk
@@ -49,6 +49,7 @@ app.command()(cli_graph.pack)
 app.command()(cli_evaluate.evaluate)
 app.command()(cli_graph.purge)
 app.command()(cli_state.session)
+app.command()(cli_strategies.strategies)
 app.command()(cli_load.record)
 app.command()(cli_load.generate)
 app.command()(cli_load.replay)

@@ -252,6 +252,7 @@ def _counts(
         unknown_fields=notes.unknown_fields,
         naive_times=notes.naive_times,
         escaped_delimiters=finished.candidates.escaped_delimiters,
+        clamped_scores=finished.candidates.execution.clamped_scores,
         fragments_considered=considered,
         fragments_kept=kept,
         fragments_dropped=considered - kept,

@@ -106,16 +106,15 @@ def strategy_registry(settings: Settings) -> StrategyRegistry:
     return registry
 
 
-def build_proposals(settings: Settings) -> PluginProposals | None:
-    """The plug-ins that the settings name, none of them started; None where they name none.
+def build_plugins(settings: Settings) -> StrategyPlugins:
+    """The plug-ins that the settings name, none of them started. Raises ValueError where one is missing."""
+    targets = find_plugins(settings.content.strategy_plugins)
+    return StrategyPlugins(targets, timeout_seconds=settings.limits.strategy_seconds)
 
-    Raises ValueError for one that is not installed.
-    """
-    names = settings.content.strategy_plugins
-    if not names:
-        return None
-    plugins = StrategyPlugins(find_plugins(names), timeout_seconds=settings.limits.strategy_seconds)
-    return PluginProposals(plugins)
+
+def build_proposals(settings: Settings) -> PluginProposals | None:
+    """Who asks the plug-ins that the settings name; None where they name none."""
+    return PluginProposals(build_plugins(settings)) if settings.content.strategy_plugins else None
 
 
 def build_providers(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import Final
 
 import structlog
 
@@ -25,6 +26,9 @@ from worker.fusion.strategies.layered import LAYERED, LayeredStrategy
 from worker.ports import Fragment, RequestFrame, TokenCounter
 
 log = structlog.get_logger()
+
+PATIENCE: Final = 32
+"""After so many fragments in a row that do not fit, a share counts as spent."""
 
 
 class MergingStrategyExecutor:
@@ -47,7 +51,8 @@ class MergingStrategyExecutor:
         at its deepest; one that does not is passed over, and later ones are tried until nothing is left.
         What two propose costs the first one alone. Where several work, their proposals take turns. A pin is
         always within a share. `layered` alone has no share to keep to: its layers have rooms of their own.
-        O(n log n), and the tokens of what fits counted once.
+        After 32 in a row that do not fit, a share counts as spent. O(n log n), and the tokens of what fits
+        counted once.
         """
         offered = {fragment.key: fragment for fragment in backends.fragments()}
         runs, failures = self._run(allocations, request, backends, plan_context, offered)
@@ -113,14 +118,17 @@ class MergingStrategyExecutor:
         granted: set[str] = set()
         standings: dict[str, tuple[bool, int, int]] = {}
         for number, run in enumerate(runs):
-            left = run.budget_tokens
+            left, misses = run.budget_tokens, 0
             is_free = is_enough or run.is_unmeasured
             for place, (key, fragment) in enumerate(run.proposed.items()):
-                if key not in granted:
-                    tokens = 0 if is_free or left <= 0 else self._tokens(fragment, left)
-                    if is_free or fragment.is_pinned or 0 < left >= tokens:
+                if key not in granted and (is_free or fragment.is_pinned or left > 0):
+                    tokens = 0 if is_free else self._tokens(fragment, max(0, left))
+                    if is_free or fragment.is_pinned or tokens <= left:
                         granted.add(key)
-                        left -= tokens
+                        left, misses = left - tokens, 0
+                    else:
+                        misses += 1
+                        left = left if misses < PATIENCE else 0
                 standing = (key not in granted, place, number)
                 standings[key] = min(standings.get(key, standing), standing)
         return standings

@@ -17,8 +17,8 @@ import subprocess
 import sys
 import threading
 import weakref
-from collections.abc import Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Generator, Iterable, Mapping
+from contextlib import contextmanager, suppress
 from importlib.metadata import entry_points
 from pathlib import Path
 from time import monotonic
@@ -120,6 +120,10 @@ class StrategyPlugins:
             log.warning("strategy.failed", strategy=name, code=failed.code)
             return PluginProposal.failed(name, failed.code)
 
+    def greet(self, name: str, *, wait_seconds: float = START_SECONDS) -> Hello:
+        """What the plug-in says of itself; it is started if need be. Raises StrategyFailed."""
+        return self._hosts[name].greet(until=monotonic() + wait_seconds)
+
 
 class _Host:
     """One plug-in: its process, while there is one."""
@@ -157,17 +161,13 @@ class _Host:
         until: float,
     ) -> PluginProposal:
         """Raises StrategyFailed."""
-        if not self._turn.acquire(timeout=max(0.0, until - monotonic())):
-            raise StrategyFailed("plugin_timeout")
-        try:
+        with self._taking_turn(until):
             child = self._running()
             hello = self._greeting(child, until)
             fragments = fragments_for(contributions, hello.capabilities)
             sent = frozenset([fragment.key for some in fragments.values() for fragment in some])
             job = encode_job(frame, contributions, fragments, budget_tokens=budget_tokens)
             answer = read_answer(self._answer(child, job, until), sent=sent)
-        finally:
-            self._turn.release()
         return PluginProposal(
             name=self._name,
             capabilities=hello.capabilities,
@@ -176,6 +176,20 @@ class _Host:
             entries=answer.entries,
             clamped_scores=answer.clamped_scores,
         )
+
+    def greet(self, *, until: float) -> Hello:
+        """Raises StrategyFailed."""
+        with self._taking_turn(until):
+            return self._greeting(self._running(), until)
+
+    @contextmanager
+    def _taking_turn(self, until: float) -> Generator[None]:
+        if not self._turn.acquire(timeout=max(0.0, until - monotonic())):
+            raise StrategyFailed("plugin_timeout")
+        try:
+            yield
+        finally:
+            self._turn.release()
 
     def _running(self) -> _Child:
         if self._child is not None and not self._child.is_running():

@@ -20,6 +20,7 @@ from schemas.request import AssemblyRequest
 from tests.support.assembling import assemble, wire_request
 from tests.support.fixed_sources import assembler_over
 from worker.assembly import Assembler
+from worker.cli_strategies import strategies
 from worker.fusion.plugin_child import load
 from worker.fusion.plugin_wire import (
     decode_job,
@@ -242,6 +243,29 @@ def test_a_plugin_is_found_by_its_entry_point_and_never_imported_here(
 
 
 # --- On the bundle -----------------------------------------------------------------------------------
+
+
+def test_the_command_asks_the_plugins_and_says_which_does_not_answer(
+    plugins: StrategyPlugins,
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    del plugins  # its environment is the one in which plug-ins are found
+    monkeypatch.setattr(sys, "path", [str(folder), *sys.path])
+    monkeypatch.setenv("WORKER_CONTENT__STRATEGY_PLUGINS", '["moody"]')
+    strategies(as_json=True)
+    lines = {line["name"]: line for line in json.loads(capsys.readouterr().out)}
+    assert list(lines) == ["layered", "relevance", "recency", "tiered", "moody"]
+    assert (lines["moody"]["explanation"], lines["moody"]["failure"]) == ("By mood.", None)
+    assert [name for name, line in lines.items() if line["is_default"]] == ["layered"]
+    (folder / "moody_strategy.py").rename(folder / "gone.py")
+    try:
+        with pytest.raises(SystemExit):
+            strategies(as_json=False)
+        assert "does not answer: plugin_error" in " ".join(capsys.readouterr().out.split())
+    finally:
+        (folder / "gone.py").rename(folder / "moody_strategy.py")
 
 
 async def test_a_plugin_decides_what_there_is_room_for_and_layered_where_it_fails(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import zip_longest
 from typing import Final
 
 from schemas.codes import PARTS
@@ -35,17 +36,17 @@ class LayeredStrategy:
         layers take turns, so that the first ones do not use it up. O(n log n).
         """
         del request, budget, plan_context
-        turns: list[tuple[bool, int, int, Fragment]] = []
-        for number, layer in enumerate(PARTS):
-            if layer not in backends.contributions:
-                continue
-            ranked = sorted(
+        layers = [
+            sorted(
                 backends.contributions[layer].fragments,
-                key=lambda f: (not f.is_pinned, -relevance_of(f), f.rank, f.node, f.position),
+                key=lambda f: (-relevance_of(f), f.rank, f.node, f.position),
             )
-            turns += [(not f.is_pinned, turn, number, f) for turn, f in enumerate(ranked)]
-        turns.sort(key=lambda t: t[:3])
-        return [fragment for *_, fragment in turns]
+            for layer in PARTS
+            if layer in backends.contributions
+        ]
+        pins = [fragment for ranked in layers for fragment in ranked if fragment.is_pinned]
+        turns = zip_longest(*[[f for f in ranked if not f.is_pinned] for ranked in layers])
+        return [*pins, *[fragment for turn in turns for fragment in turn if fragment is not None]]
 
     def explain(self) -> str:
         """One sentence for a person who asks why."""

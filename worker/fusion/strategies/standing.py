@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Final
 
 from schemas.codes import PARTS
@@ -13,7 +12,10 @@ _LAYER_NUMBER: Final = {layer: number for number, layer in enumerate(PARTS)}
 
 def relevance_of(fragment: Fragment) -> float:
     """Rounded as scores are compared; a relevance that is no number counts as 0."""
-    return 0.0 if math.isnan(fragment.relevance) else round(min(1.0, max(0.0, fragment.relevance)), 6)
+    relevance = fragment.relevance
+    if 0 <= relevance <= 1:
+        return round(relevance, 6)
+    return 1.0 if relevance > 1 else 0.0
 
 
 def standing(fragment: Fragment) -> tuple[bool, float, int, int, str, int]:
