@@ -21,6 +21,9 @@ from worker.ports import RequestFrame, Scope, Subject
 
 _NOTHING_ASKED: Final = BudgetRequest()
 
+_PREAMBLE_PART: Final = 20
+"""Of the window, the part that a preamble may have at the most."""
+
 _SEAM_TOKENS: Final = 2
 """Kept beside the preamble for tokenizers that merge across its end; given back where they do not."""
 
@@ -90,8 +93,14 @@ def plan_request(frame: RequestFrame, scope: Scope, policy: ContentPolicy) -> Pl
     requested = requested_budget(total=window.total_tokens, layers=asked.layers)
     fusion = _fusion(fence_for(scope), counter, policy.default_strategy, policy.strategies)
     plugins = tuple([name for name in strategies if name in policy.strategies.plugins])
-    preamble = fusion.preamble(frame, max_tokens=window.total_tokens)
     client, framing = asked.client_overhead_tokens, window.framing_tokens
+    spoken_for = client + framing + requested.system + requested.output
+    preamble = fusion.preamble(
+        frame,
+        strategies=strategies,
+        budget_used=min(1.0, spoken_for / window.total_tokens),
+        max_tokens=window.total_tokens // _PREAMBLE_PART,
+    )
     quick = (
         _quick_size(request.system_prompt, requested.system, counter),
         _quick_size(request.user_message, requested.user, counter),

@@ -89,15 +89,20 @@ class _Merging:
                 self._merge_equals(numbers)
 
     def _merge_equals(self, numbers: Sequence[int]) -> None:
-        """One pin for each floor, and whatever is no pin for the first of all."""
+        """One pin for each floor, and whatever is no pin for the first that may take it."""
         floors: dict[str, int] = {}
+        kept: list[int] = []
         for number in numbers:
             fragment = self._given[number]
-            survivor = numbers[0]
             if fragment.is_pinned:
-                survivor = floors.setdefault(fragment.renderings[-1].text, number)
-            if survivor != number:
-                self._taken[number] = (survivor, "exact")
+                taker = floors.setdefault(fragment.renderings[-1].text, number)
+            else:
+                # At most two are ever looked at: the first of all, and the first that outlasts the message.
+                taker = next((n for n in kept if self._may_take(n, number)), number)
+            if taker == number:
+                kept.append(number)
+            else:
+                self._taken[number] = (taker, "exact")
 
     def merge_same_nodes(self) -> None:
         """What shows the same thing and says nothing of its own."""
@@ -116,10 +121,15 @@ class _Merging:
         kept: list[int] = []
         for number in ordered:
             own = words[number]
-            taker = None
-            if not self._given[number].is_pinned:
-                needed = COVERED_SHARE * len(own)
-                taker = next((n for n in kept[:MAX_LOOKED_AT] if len(own & words[n]) >= needed), None)
+            needed = COVERED_SHARE * len(own)
+            taker = next(
+                (
+                    n
+                    for n in kept[:MAX_LOOKED_AT]
+                    if self._may_take(n, number) and len(own & words[n]) >= needed
+                ),
+                None,
+            )
             if taker is None:
                 kept.append(number)
             else:
@@ -147,7 +157,10 @@ class _Merging:
         return max(text.split("\n"), key=len)
 
     def _may_take(self, taker: int, number: int) -> bool:
-        return _standing(self._given[taker]) <= (True, _standing(self._given[number])[1])
+        """Whether the one may speak for the other, which is no pin and lasts no longer."""
+        fragment = self._given[number]
+        is_lasting = self._given[taker].volatility != "request"
+        return not fragment.is_pinned and (is_lasting or fragment.volatility == "request")
 
     def survivors(self) -> list[Fragment]:
         """Who is left, in input order, with what each took in."""
@@ -186,7 +199,7 @@ class _Merging:
 
 
 def _standing(fragment: Fragment) -> tuple[bool, bool]:
-    """Lower is never taken in by higher: pins by others, what stays by what the next message may change."""
+    """Sorts pins first, and what outlasts the message before what does not."""
     return (not fragment.is_pinned, fragment.volatility == "request")
 
 

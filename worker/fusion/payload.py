@@ -9,7 +9,7 @@ from typing import Final
 from ulid import ULID
 
 from schemas.codes import PARTS
-from schemas.fragments import MAX_CONTENT_CHARS, ContextFragment, ContextPayload, FragmentBudget
+from schemas.fragments import MAX_CONTENT_CHARS, MAX_METADATA, ContextFragment, ContextPayload, FragmentBudget
 from schemas.wire import canonical_json, sha256_hex
 from worker.budget.layers import ContextBudget
 from worker.fusion.finish import Sealed
@@ -94,9 +94,16 @@ def _wire_fragment(
         relevance_score=placed.score,
         provenance=fragment.provenance,
         tier=fragment.storage_tier,
-        metadata=dict(fragment.metadata),
+        metadata=_metadata(fragment),
         created_at=fragment.created_at or _EPOCH,
     )
+
+
+def _metadata(fragment: Fragment) -> dict[str, str]:
+    """As much as a payload may hold, by keys in their order: a source that says more costs no bundle."""
+    if len(fragment.metadata) <= MAX_METADATA:
+        return dict(fragment.metadata)
+    return {key: fragment.metadata[key] for key in sorted(fragment.metadata)[:MAX_METADATA]}
 
 
 def spans_of(packed: PackedLayer) -> Iterator[tuple[Placed, tuple[int, int]]]:

@@ -212,10 +212,12 @@ class FusionPipeline:
             reduced=reduced,
         )
 
-    def preamble(self, frame: RequestFrame, *, max_tokens: int) -> str:
+    def preamble(
+        self, frame: RequestFrame, *, strategies: Sequence[str], budget_used: float, max_tokens: int
+    ) -> str:
         """How to read the sections, with the gap that ends it; empty where there is no room for it."""
         text = self._components.preamble.generate(
-            frame, strategies_used=tuple(self._strategies), budget_used=0.0, max_tokens=max_tokens
+            frame, strategies_used=strategies, budget_used=budget_used, max_tokens=max_tokens
         )
         return text + SECTION_GAP if text else ""
 
