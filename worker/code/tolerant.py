@@ -114,6 +114,8 @@ class _Reading:
             item = self._scope(node, item)
             if kind in self._grammar.calls:
                 self._on_call(node, item)
+            elif kind == "decorator":
+                self._on_decorator(node, item)
             elif kind in self._grammar.imports:
                 self._on_import(node, item)
             elif kind in self._grammar.decisions:
@@ -263,6 +265,15 @@ class _Reading:
         name = self._text(named)
         if owner := node.child_by_field_name("object"):
             name = f"{self._text(owner)}.{name}"
+        self._add_call(name, named, item)
+
+    def _on_decorator(self, node: Node, item: _Item) -> None:
+        """What stands without brackets is called with the definition; a call is met as one."""
+        for child in node.named_children:
+            if child.type not in self._grammar.comments and child.type not in self._grammar.calls:
+                self._add_call(self._text(child), child, item)
+
+    def _add_call(self, name: str, named: Node, item: _Item) -> None:
         name = re.sub(r"<[^<>]*>", "", name)
         if not _PLAIN_NAME.fullmatch(name):
             last = _LAST_NAME.search(name)

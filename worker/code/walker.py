@@ -84,6 +84,10 @@ def _on_definition(scope: Scope, node: DefinitionNode) -> None:
         scope.uncounted += [arg.annotation for arg in all_args(node.args)]
     if node.decorator_list:
         definition.decorators = tuple(written_name(decorator) for decorator in node.decorator_list)
+        for decorator, name in zip(node.decorator_list, definition.decorators, strict=True):
+            # A decorator without brackets is called with the definition; one with them is met as a call.
+            if not isinstance(decorator, ast.Call):
+                scope.calls.append((decorator.end_lineno or 0, decorator.end_col_offset or 0, name))
         definition.marks = [mark for decorator in node.decorator_list for mark in _marks(decorator)]
 
 

@@ -462,10 +462,13 @@ async def test_quotes_and_backticks_in_other_languages_cost_no_definition(path: 
         assert file.property("status") == "parsed"
 
 
-@pytest.mark.parametrize("decorator", ["@t()", "@d.traced()"])
-async def test_a_decorator_by_another_name_is_called_where_it_is_defined(decorator: str) -> None:
+@pytest.mark.parametrize("decorator", ["@t()", "@d.traced()", "@t", "@d.traced"])
+@pytest.mark.parametrize("also", ["", "def broken(:\n"])
+async def test_a_decorator_is_called_where_it_stands_under_any_name_however_the_file_is_read(
+    decorator: str, also: str
+) -> None:
     store = MemoryGraphStore()
-    use = f"from deco import traced as t\nimport deco as d\n\n{decorator}\ndef g(): pass\n"
+    use = f"from deco import traced as t\nimport deco as d\n\n{decorator}\ndef g(): pass\n\n{also}"
     files: dict[str, bytes | None] = {
         "deco.py": b"def traced(): return lambda f: f\n",
         "use.py": use.encode(),
