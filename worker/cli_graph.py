@@ -42,12 +42,16 @@ def index(
     watch: Annotated[
         bool, typer.Option("--watch", help="Then follow the tree until interrupted, a line for each change.")
     ] = False,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", help="Name each file that was left out, and by which rule.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Make a project's graph that of a source tree; a second run reads only what changed.
 
     Files that `.gitignore` or `.contextignore` name are left out, and so is what is generated, vendored,
-    binary or very large; the summary counts them by rule. A file that cannot be parsed is reported.
+    binary or very large; the summary counts them by rule, and `--verbose` or `--json` names them. A file that
+    cannot be parsed is reported.
 
     Example: `context-worker index . --project shop`
     """
@@ -67,7 +71,7 @@ def index(
         told = {field.name: getattr(report, field.name) for field in fields(report)}
         sys.stdout.write(json.dumps(told, indent=2) + "\n")
     else:
-        print_report(report, Console(highlight=False))
+        print_report(report, Console(highlight=False), is_verbose=verbose)
 
 
 def _say_change(outcome: IndexReport | Exception) -> None:
@@ -117,8 +121,8 @@ class IndexProgressBar:
         )
 
 
-def print_report(report: IndexReport, console: Console) -> None:
-    """The summary of an index as a table, and each file that was not read whole."""
+def print_report(report: IndexReport, console: Console, *, is_verbose: bool = False) -> None:
+    """The summary of an index as a table, and each file that was not read whole; verbose, those left out."""
     table = Table(title=f"graph of {report.project_id}", show_header=False, title_justify="left")
     table.add_row("files", _counts(report.files))
     table.add_row("nodes", _counts(report.nodes))
@@ -137,6 +141,8 @@ def print_report(report: IndexReport, console: Console) -> None:
     console.print(table)
     for path, status, reason in report.not_whole:
         console.print(f"{status}: {path}: {reason}", markup=False, soft_wrap=True)
+    for path, rule in report.skipped_paths if is_verbose else ():
+        console.print(f"skipped: {path}: {rule}", markup=False, soft_wrap=True)
 
 
 def _counts(counts: object, *, guessed: object = None) -> str:

@@ -68,6 +68,13 @@ def test_index_sums_up_what_it_found_and_what_it_could_not_read(tree: Path) -> N
     assert "0 files read" in index(tree)
 
 
+def test_index_names_what_it_left_out_where_it_is_asked_to(tree: Path) -> None:
+    (tree / "pkg" / "link.py").symlink_to("net.py")
+    assert "link.py" not in index(tree)
+    assert "skipped: pkg/link.py: symbolic_link\n" in index(tree, "--verbose")
+    assert json.loads(index(tree, "--json"))["skipped_paths"] == [["pkg/link.py", "symbolic_link"]]
+
+
 def test_index_tells_programs_in_json(tree: Path) -> None:
     told = json.loads(index(tree, "--json"))
     assert told["graph_version"] == 1

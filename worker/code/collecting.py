@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,7 +16,7 @@ from worker.code.history import History, read_head, read_history
 from worker.code.index_values import IndexOptions
 from worker.code.kept import history_fact
 from worker.code.scan import FileStamp, scan_tree
-from worker.code.skipping import SkipRule, skip_content, skip_name, skip_size
+from worker.code.skipping import Skipped, SkipRule, skip_content, skip_name, skip_size
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +44,8 @@ class Sources:
 
     files: Mapping[str, Source]
     skipped: Mapping[SkipRule, int]
+    skipped_paths: tuple[tuple[str, SkipRule], ...]
+    """Path and rule, in order of path; of very many not all."""
     history: History | None
     """None where it is the known one."""
 
@@ -73,7 +74,7 @@ def collect_tree(root: Path, known: Known, options: IndexOptions) -> Sources:
         files[file.path] = Source(
             file.sha256, file.size_bytes, file.content, file.stamp if is_settled else None
         )
-    return Sources(files=files, skipped=scan.skipped, history=history)
+    return Sources(files=files, skipped=scan.skipped, skipped_paths=scan.skipped_paths, history=history)
 
 
 def collect_files(files: Mapping[str, bytes | None], known: Known, options: IndexOptions) -> Sources:
@@ -83,7 +84,7 @@ def collect_files(files: Mapping[str, bytes | None], known: Known, options: Inde
         for path, entry in known.files.items()
         if path not in files
     }
-    skipped = Counter[SkipRule]()
+    skipped = Skipped()
     for path, content in files.items():
         if content is None:
             continue
@@ -96,8 +97,8 @@ def collect_files(files: Mapping[str, bytes | None], known: Known, options: Inde
         if rule is None:
             sources[path] = Source(hashlib.sha256(content).hexdigest(), size_bytes, content)
         else:
-            skipped[rule] += 1
-    return Sources(files=sources, skipped={rule: skipped[rule] for rule in sorted(skipped)}, history=None)
+            skipped.add(path, rule)
+    return Sources(files=sources, skipped=skipped.counts(), skipped_paths=skipped.paths(), history=None)
 
 
 def changed_paths(catalogue: Catalogue, sources: Sources) -> list[str]:

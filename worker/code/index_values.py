@@ -19,7 +19,7 @@ from worker.code.steps import ProjectStep
 from worker.errors import WorkerError
 from worker.graph.model import FileStatus, GraphHead
 
-VERSION: Final = 2
+VERSION: Final = 3
 """Raise it with any change to what an index gives for the same files."""
 
 _SYMBOLS: Final[tuple[NodeLabel, ...]] = ("Module", "Class", "Function")
@@ -83,6 +83,9 @@ class IndexReport:
     unresolved_calls: int
     """Calls in the source that lead to no edge: most are of other packages."""
     skipped: Mapping[SkipRule, int]
+    """Entries by the rule that left them out; a folder counts as one."""
+    skipped_paths: tuple[tuple[str, SkipRule], ...]
+    """Path and rule of each of them, in order of path; of very many not all."""
     not_whole: tuple[tuple[str, FileStatus, str], ...]
     """Path, status and reason of each file that was not wholly parsed, in order of path."""
     files_read: int
@@ -105,6 +108,7 @@ def report_of(
     head: GraphHead,
     is_changed: bool,
     skipped: Mapping[SkipRule, int],
+    skipped_paths: tuple[tuple[str, SkipRule], ...],
     files_read: int,
     files_linked: int,
     seconds: Mapping[Phase, float],
@@ -124,6 +128,7 @@ def report_of(
         guessed_calls=sum(entry.guessed_calls for entry in files.values()),
         unresolved_calls=sum(entry.unresolved_calls or 0 for entry in files.values()),
         skipped=skipped,
+        skipped_paths=skipped_paths,
         not_whole=tuple(
             [
                 (path, entry.status, entry.reason)

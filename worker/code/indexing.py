@@ -252,6 +252,7 @@ class _Run:
             head=head,
             is_changed=is_changed,
             skipped=result.sources.skipped,
+            skipped_paths=result.sources.skipped_paths,
             files_read=made.files_read if made else 0,
             files_linked=made.files_linked if made else 0,
             seconds=self._watch.seconds,

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import os
 import stat
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +19,7 @@ from typing import Final
 from worker.code.ignore import IGNORE_FILES, IgnoreRules
 from worker.code.skipping import (
     FORCED,
+    Skipped,
     SkipRule,
     is_usable_name,
     skip_content,
@@ -68,6 +68,8 @@ class Scan:
 
     files: tuple[ScannedFile, ...]
     skipped: Mapping[SkipRule, int]
+    skipped_paths: tuple[tuple[str, SkipRule], ...]
+    """Path and rule of what was left out, in order of path; of very many not all."""
 
 
 KnownFiles = Callable[[str, FileStamp], str | None]
@@ -85,7 +87,7 @@ def scan_tree(
 
     Raises Unavailable where the root cannot be opened.
     """
-    skipped = Counter[SkipRule]()
+    skipped = Skipped()
     files: list[ScannedFile] = []
     try:
         base = os.open(root, _FOLDER_FLAGS)
@@ -104,11 +106,11 @@ def scan_tree(
                 continue
             source = tree.read(path)
             if not isinstance(source, SourceFile):
-                skipped["unreadable"] += 1
+                skipped.add(path, "unreadable")
                 continue
             rule = skip_content(path, source.content)
             if rule is not None and not is_wanted:
-                skipped[rule] += 1
+                skipped.add(path, rule)
                 continue
             files.append(
                 ScannedFile(
@@ -120,13 +122,13 @@ def scan_tree(
                 )
             )
     files.sort(key=lambda file: file.path)
-    return Scan(files=tuple(files), skipped={rule: skipped[rule] for rule in sorted(skipped)})
+    return Scan(files=tuple(files), skipped=skipped.counts(), skipped_paths=skipped.paths())
 
 
 class _Walk:
     """One walk over the folders of a tree."""
 
-    def __init__(self, skipped: Counter[SkipRule], *, max_file_bytes: int) -> None:
+    def __init__(self, skipped: Skipped, *, max_file_bytes: int) -> None:
         self._skipped = skipped
         self._max_file_bytes = max_file_bytes
         self.wanted: set[str] = set()
@@ -147,24 +149,24 @@ class _Walk:
             for name in names:
                 yield from self._entry(name, folder, prefix, rules, names, is_wanted=is_wanted)
         except OSError:
-            self._skipped["unreadable"] += 1
+            self._skipped.add(prefix or ".", "unreadable")
         finally:
             os.close(folder)
 
     def _entry(
         self, name: str, folder: int, prefix: str, rules: IgnoreRules, names: list[str], *, is_wanted: bool
     ) -> Iterator[tuple[str, os.stat_result]]:
+        path = prefix + name
         if not is_usable_name(name):
-            self._skipped["name"] += 1
+            self._skipped.add(path, "name")
             return
         try:
             found = os.stat(name, dir_fd=folder, follow_symlinks=False)
         except FileNotFoundError:
             return
         except OSError:
-            self._skipped["unreadable"] += 1
+            self._skipped.add(path, "unreadable")
             return
-        path = prefix + name
         is_folder = stat.S_ISDIR(found.st_mode)
         rule = _kind_rule(found)
         verdict = rules.verdict(path, is_folder=is_folder)
@@ -172,7 +174,7 @@ class _Walk:
             rule = "ignore_file"
         is_wanted = is_wanted or verdict == "wanted"
         if rule is not None:
-            self._skipped[rule] += 1
+            self._skipped.add(path, rule)
         elif is_folder:
             yield from self._below(name, folder, path, rules, names, is_wanted=is_wanted)
         else:
@@ -180,7 +182,7 @@ class _Walk:
                 path, size_bytes=found.st_size, max_file_bytes=self._max_file_bytes
             )
             if rule is not None and not is_wanted:
-                self._skipped[rule] += 1
+                self._skipped.add(path, rule)
                 return
             if is_wanted:
                 self.wanted.add(path)
@@ -190,17 +192,17 @@ class _Walk:
         self, name: str, folder: int, path: str, rules: IgnoreRules, names: list[str], *, is_wanted: bool
     ) -> Iterator[tuple[str, os.stat_result]]:
         if path.count("/") + 2 > MAX_COMPONENTS:
-            self._skipped["nested_too_deeply"] += 1
+            self._skipped.add(path, "nested_too_deeply")
             return
         try:
             below = os.open(name, _FOLDER_FLAGS | os.O_NOFOLLOW, dir_fd=folder)
         except OSError:
-            self._skipped["unreadable"] += 1
+            self._skipped.add(path, "unreadable")
             return
         rule = skip_folder(name, beside=names, inside=_listing(below))
         if rule is not None and (rule in FORCED or not is_wanted):
             os.close(below)
-            self._skipped[rule] += 1
+            self._skipped.add(path, rule)
             return
         yield from self._folder(below, f"{path}/", rules, is_wanted=is_wanted)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from collections import Counter
 from collections.abc import Collection
 from typing import Final, Literal
 
@@ -34,8 +35,39 @@ SkipRule = Literal[
     "nested_too_deeply",
 ]
 
+MAX_LISTED: Final = 10_000
+"""Skipped entries that are named one by one; all are counted."""
+
 FORCED: Final = frozenset({"version_control", "symbolic_link", "not_a_file", "unreadable", "name"})
 """Rules that no ignore file takes back."""
+
+
+class Skipped:
+    """What was left out: how many entries by rule, and which."""
+
+    def __init__(self) -> None:
+        """Nothing yet."""
+        self._counts = Counter[SkipRule]()
+        self._paths: list[tuple[str, SkipRule]] = []
+
+    def add(self, path: str, rule: SkipRule) -> None:
+        """One more; a folder counts as one, whatever is in it."""
+        self._counts[rule] += 1
+        if len(self._paths) < MAX_LISTED:
+            self._paths.append((_printable(path), rule))
+
+    def counts(self) -> dict[SkipRule, int]:
+        """By rule, in order of rule."""
+        return {rule: self._counts[rule] for rule in sorted(self._counts)}
+
+    def paths(self) -> tuple[tuple[str, SkipRule], ...]:
+        """Path and rule of the first `MAX_LISTED`, in order of path; what cannot be printed is escaped."""
+        return tuple(sorted(self._paths))
+
+
+def _printable(path: str) -> str:
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in path)
+
 
 _FOLDERS: Final[dict[str, SkipRule]] = {
     **dict.fromkeys((".git", ".hg", ".svn", ".bzr", ".jj", ".pijul", "CVS", "_darcs"), "version_control"),

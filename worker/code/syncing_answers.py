@@ -47,7 +47,8 @@ def decode_answer(frame: bytes) -> IndexReport | Exception:
     if not frame.startswith(_REPORT):
         raise ValueError("no answer to a sync")
     row = json.loads(frame[1:])
-    row["not_whole"] = tuple([tuple(file) for file in row["not_whole"]])
+    for name in ("not_whole", "skipped_paths"):
+        row[name] = tuple([tuple(file) for file in row[name]])
     return IndexReport(**row)
 
 

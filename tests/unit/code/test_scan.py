@@ -120,6 +120,13 @@ def test_no_link_is_followed_and_no_device_is_opened(tmp_path: Path) -> None:
         scan = scan_tree(root)
     assert [file.path for file in scan.files] == ["a.py"]
     assert scan.skipped == {"not_a_file": 2, "symbolic_link": 3}
+    assert scan.skipped_paths == (
+        ("file.py", "symbolic_link"),
+        ("folder", "symbolic_link"),
+        ("loop", "symbolic_link"),
+        ("pipe.py", "not_a_file"),
+        ("socket.py", "not_a_file"),
+    )
 
 
 def test_a_root_that_is_a_link_is_scanned(tmp_path: Path) -> None:
@@ -128,13 +135,18 @@ def test_a_root_that_is_a_link_is_scanned(tmp_path: Path) -> None:
     assert paths(tmp_path / "link") == ["a.py"]
 
 
-def test_names_that_cannot_stand_in_an_id_are_counted(tmp_path: Path) -> None:
+def test_names_that_cannot_stand_in_an_id_are_counted_and_can_be_printed(tmp_path: Path) -> None:
     write(tmp_path, {"good é.py": "", 'it\'s `odd` "name".py': ""})
     for name in (b"\xff\xfe.py", b"new\nline.py", b"tab\t.py"):
         Path(os.fsdecode(os.fsencode(tmp_path) + b"/" + name)).touch()
     scan = scan_tree(tmp_path)
     assert [file.path for file in scan.files] == ["good é.py", 'it\'s `odd` "name".py']
     assert scan.skipped == {"name": 3}
+    assert scan.skipped_paths == (
+        (r"\udcff\udcfe.py", "name"),
+        (r"new\nline.py", "name"),
+        (r"tab\t.py", "name"),
+    )
 
 
 def test_folders_that_are_nested_too_deeply_are_counted(tmp_path: Path) -> None:

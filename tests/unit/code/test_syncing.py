@@ -31,6 +31,7 @@ REPORT = IndexReport(
     guessed_calls=0,
     unresolved_calls=1,
     skipped={"binary": 2},
+    skipped_paths=(("a.png", "binary"), ("b.png", "binary")),
     not_whole=(("a.py", "failed", "took too long to read"), ("b.py", "partly_parsed", "newer syntax")),
     files_read=3,
     files_linked=3,
