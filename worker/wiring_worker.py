@@ -182,6 +182,7 @@ async def _open_sources(settings: Settings, stack: AsyncExitStack, ground: _Grou
     await asyncio.gather(state.warm(), graph.warm())
     # Loading a large graph takes longer than any layer's timeout, which the first requests would pay.
     await graph.snapshots.preload(sorted(settings.content.roots))
+    await graph.snapshots.preload_stored()
     parsers = ExtractingPool()
     stack.callback(parsers.close)
     # The first long file would else wait for a process to start.

@@ -94,6 +94,21 @@ async def loaded(store: GraphStore, project_id: str) -> GraphContents:
     return found[1]
 
 
+async def test_projects_with_a_graph_are_listed_by_id_until_they_are_purged(
+    store: GraphStore, project: str
+) -> None:
+    names = [f"{project}.{n}" for n in (2, 1)]
+    for name in names:
+        await put(store, name, GraphContents(nodes=(Node(label="Project", id=name),), edges=()))
+    listed = await store.projects(max_projects=100_000)
+    assert [name for name in listed if name in names] == sorted(names)
+    assert listed == sorted(listed)
+    assert len(await store.projects(max_projects=1)) == 1
+    for name in names:
+        await store.purge(name)
+    assert not set(names) & set(await store.projects(max_projects=100_000))
+
+
 async def test_a_project_that_was_never_indexed_has_no_graph(store: GraphStore, project: str) -> None:
     root = NodeRef("Function", "a")
     assert await store.head(project) is None

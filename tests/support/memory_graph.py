@@ -22,6 +22,9 @@ class MemoryGraphStore:
         self.facts: dict[str, dict[str, bytes]] = {}
         self.applies = 0
 
+    async def projects(self, *, max_projects: int) -> list[str]:
+        return sorted(self._graphs)[:max_projects]
+
     async def head(self, project_id: str) -> GraphHead | None:
         graph = self._graphs.get(project_id)
         return graph[0] if graph else None

@@ -14,9 +14,13 @@ MAX_NAMED: Final = 200
 class GraphStore(Protocol):
     """Keeps one graph a project, and loads, changes and forgets it as a whole.
 
-    Every method names its project, and no result holds anything of another. Raises StoreUnavailable, never a
-    driver's own error. Readers see one committed graph: never half of a change.
+    Every method but `projects` names its project, and no result holds anything of another. Raises
+    StoreUnavailable, never a driver's own error. Readers see one committed graph: never half of a change.
     """
+
+    async def projects(self, *, max_projects: int) -> list[str]:
+        """Projects that have a graph, the first of them in order of id: for a worker's start, no request."""
+        ...
 
     async def head(self, project_id: str) -> GraphHead | None:
         """Which graph is held; None where the project was never indexed. Cheap: one row."""

@@ -26,6 +26,9 @@ log = structlog.get_logger()
 FRESHNESS_SECONDS: Final = 0.1
 """How long a newer version is waited for while an older one is at hand."""
 
+MAX_PRELOADED: Final = 16
+"""Projects that a start loads unasked: each takes a second or two, in which the worker answers nobody."""
+
 POLL_SECONDS: Final = 0.02
 """How often a version that was asked for is looked for: stores tell nobody of changes."""
 
@@ -90,6 +93,21 @@ class Snapshots:
                 await self.latest(project_id, roots=())
             except Unavailable as error:
                 log.warning("graph.not_preloaded", project_id=project_id, cause=str(error))
+
+    async def preload_stored(self) -> None:
+        """Load what else the store holds, up to `MAX_PRELOADED` projects, as far as there is room for it.
+
+        Graphs that other processes fill are named in no setting. What is held already stays.
+        """
+        try:
+            stored = await self._store.projects(max_projects=MAX_PRELOADED)
+            for project_id in stored:
+                left = self._max_bytes - sum(snapshot.size_bytes for snapshot in self._held.values())
+                # A snapshot takes more than the texts in it, which are all that the store measures.
+                if project_id not in self._held and 3 * await self._store.size_bytes(project_id) <= left:
+                    await self.latest(project_id, roots=())
+        except Unavailable as error:
+            log.warning("graph.not_preloaded", cause=str(error))
 
     def forget(self, project_id: str) -> None:
         """Let the project's snapshot go."""

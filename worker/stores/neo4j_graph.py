@@ -55,6 +55,10 @@ _PROBE_PROJECT: Final = ":probe"
 
 _HEAD_FIELDS: Final = "h.graph_version, h.snapshot_id, h.changing, h.change_id"
 _HEAD: Final = f"MATCH (h:GraphHead {{project: $project}}) RETURN {_HEAD_FIELDS}"
+_PROJECTS: Final = """
+    MATCH (h:GraphHead) WHERE h.changing IS NULL
+    RETURN h.project ORDER BY h.project LIMIT $limit
+"""
 # Setting what is already so takes the lock and writes nothing: it costs what a read costs. Setting a version
 # to itself instead would put back the one that was read before the lock was there.
 _LOCK: Final = f"MATCH (h:GraphHead {{project: $project}}) SET h.lock = 0 RETURN {_HEAD_FIELDS}"
@@ -171,6 +175,14 @@ class Neo4jGraphStore:
         self._transaction_rows = transaction_rows
         self._schema = asyncio.Lock()
         self._has_schema = False
+
+    async def projects(self, *, max_projects: int) -> list[str]:
+        """Projects that have a graph, the first of them in order of id. Raises StoreUnavailable."""
+
+        async def work(transaction: Transaction) -> list[str]:
+            return [row[0] for row in await rows(transaction, _PROJECTS, {"limit": max_projects})]
+
+        return await self._link.read(work, timeout_seconds=self._timeout_seconds)
 
     async def head(self, project_id: str) -> GraphHead | None:
         """Which graph is held; None without one, or while a large change is under way."""

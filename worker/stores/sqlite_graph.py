@@ -77,6 +77,7 @@ _SCHEMA: Final = (
 )
 
 _HEAD: Final = "SELECT graph, graph_version, snapshot_id FROM graphs WHERE project_id = ?"
+_PROJECTS: Final = "SELECT project_id FROM graphs ORDER BY project_id LIMIT ?"
 _PUT_HEAD: Final = """
     INSERT INTO graphs (project_id, graph_version, snapshot_id) VALUES (?, ?, ?)
     ON CONFLICT DO UPDATE SET graph_version = excluded.graph_version, snapshot_id = excluded.snapshot_id
@@ -161,6 +162,14 @@ class SqliteGraphStore:
             busy_timeout_seconds=bulk_busy_timeout_seconds,
             timeout_seconds=bulk_timeout_seconds,
         )
+
+    async def projects(self, *, max_projects: int) -> list[str]:
+        """Projects that have a graph, the first of them in order of id. Raises StoreUnavailable."""
+
+        def find(connection: sqlite3.Connection) -> list[str]:
+            return [project for (project,) in connection.execute(_PROJECTS, (max_projects,))]
+
+        return await self._short.read(find)
 
     async def head(self, project_id: str) -> GraphHead | None:
         """Which graph is held; None where the project was never indexed. Raises StoreUnavailable."""

@@ -209,6 +209,22 @@ async def test_a_store_that_is_away_says_so_and_is_asked_again(store: WatchedSto
     assert await snapshots.latest("shop", roots=()) is not None
 
 
+async def test_a_start_loads_what_the_store_holds_as_far_as_there_is_room(store: WatchedStore) -> None:
+    for project, count in (("a", 5), ("b", 500), ("c", 5)):
+        await store.write(project, count)
+    first = await snapshots_of(store).latest("a", roots=())
+    assert first is not None
+    snapshots = snapshots_of(store, max_bytes=4 * first.size_bytes)
+    await snapshots.preload(["c"])
+    await snapshots.preload_stored()
+    store.loads = 0
+    for project in ("a", "c"):
+        assert await snapshots.latest(project, roots=()) is not None
+    assert store.loads == 0
+    store.is_away = True
+    await snapshots.preload_stored()  # what cannot be loaded now is no reason not to start
+
+
 async def test_purged_projects_are_let_go(store: WatchedStore) -> None:
     await store.write("shop", 1)
     snapshots = snapshots_of(store)
