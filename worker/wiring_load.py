@@ -18,6 +18,7 @@ from schemas.topics import TopicRole, topic_name
 from worker.client import BundleNotFetched, ContextClient
 from worker.errors import Unavailable
 from worker.load.invariants import Verdict, judge
+from worker.load.measures import Measures, tallied
 from worker.load.observations import CountedModel, Progress, Rules
 from worker.load.recorder import Captured, Recorder, RecordPlan
 from worker.load.recording import RecordedRecord, Recording, RecordingHeader, RecordingWriter, now_utc
@@ -140,7 +141,7 @@ async def run_replay(
             raise Unavailable(f"the broker did not answer: {error}") from error
         await _fetch_references(settings, spool)
         rules = rules_of(settings, call.plan, call.canaries)
-        verdicts = await asyncio.to_thread(_judged, spool, progress, rules)
+        verdicts = await asyncio.to_thread(_judged, spool, replayer.measures, progress, rules)
     return ReplayReport(
         run=call.plan.run,
         recording=call.path.name,
@@ -173,6 +174,8 @@ async def _fetch_references(settings: Settings, spool: Spool) -> None:
             spool.add_fetched(reference.digest, to_wire(bundle))
 
 
-def _judged(spool: Spool, progress: tuple[Progress, ...], rules: Rules) -> tuple[Verdict, ...]:
+def _judged(
+    spool: Spool, measures: Measures, progress: tuple[Progress, ...], rules: Rules
+) -> tuple[Verdict, ...]:
     with closing(spool.cases()) as cases:
-        return judge(cases, progress, rules)
+        return judge(tallied(cases, measures.layers), progress, rules)

@@ -160,10 +160,13 @@ def _one_outcome(read: Read) -> Iterator[Finding]:
 
 
 def _asked_for(read: Read) -> Iterator[Finding]:
-    if read.rules.keeps_ids or read.case.sent:
+    if read.case.sent:
         return
     for answer in (*read.outcomes, *read.others):
-        yield Broken(f"{answer.in_words} without a request")
+        if read.rules.keeps_ids:
+            yield NotJudged("with kept ids, who asked for another outcome is not known")
+        else:
+            yield Broken(f"{answer.in_words} without a request")
 
 
 # --- I3 ----------------------------------------------------------------------------------------------

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final, cast
 
 from hdrh.histogram import HdrHistogram
+
+from worker.load.answers import fields_of
+from worker.load.observations import Case
 
 _LONGEST_MICROSECONDS: Final = 3_600_000_000
 _DIGITS: Final = 3
@@ -40,6 +44,22 @@ class Latencies:
             found[f"p{percentile:g}"] = self.percentile_ms(percentile)
         found["max"] = float(self._histogram.get_max_value()) / 1_000 if self.count else 0.0
         return found
+
+
+def tallied(cases: Iterable[Case], layers: Counter[str]) -> Iterator[Case]:
+    """The cases as they come; `layers` has counted the failed and partial layers of each outcome by then.
+
+    By the usage events, which say it whatever part of the bundle was asked for.
+    """
+    for case in cases:
+        if case.sent and case.usages:
+            statuses = fields_of(case.usages[0].body).get("statuses")
+            for layer, said in (
+                cast("dict[str, Any]", statuses) if isinstance(statuses, dict) else {}
+            ).items():
+                if said.get("status") in {"failed", "partial"}:
+                    layers[f"{layer} {said['status']} {said.get('reason')}"] += 1
+        yield case
 
 
 @dataclass(slots=True, kw_only=True)

@@ -11,7 +11,6 @@ then read every topic up to where it stands now, then judge. So an answer that a
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import time
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, aclosing, suppress
@@ -24,28 +23,16 @@ from aiokafka import TopicPartition
 from aiokafka.errors import KafkaError
 from aiokafka.structs import RecordMetadata
 
-from schemas.wire import sha256_hex
 from worker.kafka_clients import Record, TopicMissing, TopicReader, started_producer, whole_topic
-from worker.load.answers import fields_of
-from worker.load.headers import (
-    CORRELATION_ID,
-    DEAD_CODE,
-    DEAD_OFFSET,
-    DEAD_PARTITION,
-    DEAD_TOPIC,
-    KIND,
-    REPLY_TO,
-    first_header,
-    generation_of,
-)
+from worker.load.following import Due, Followed
+from worker.load.headers import REPLY_TO, first_header
 from worker.load.measures import Measures
-from worker.load.observations import Letter, Progress, Sent
+from worker.load.observations import Progress
 from worker.load.offsets import GroupOffsets
 from worker.load.pacing import Pace, Schedule
-from worker.load.pending import Pending
 from worker.load.recording import Recording
-from worker.load.rewriting import Outgoing, RequestKey, Rewriter
-from worker.load.spool import LetterNote, SeenNote, SentNote, Spool, Where, key_digest
+from worker.load.rewriting import Rewriter
+from worker.load.spool import Spool, key_digest
 
 _BATCH_RECORDS: Final = 64
 _BATCH_BYTES: Final = 2_000_000
@@ -119,15 +106,6 @@ class _Producer(Protocol):
 
 
 @dataclass(slots=True, kw_only=True)
-class _Due:
-    """One record, ready, and when it is due; None: now."""
-
-    outgoing: Outgoing
-    digest: bytes
-    seconds: float | None
-
-
-@dataclass(slots=True, kw_only=True)
 class _Streams:
     """The topics that are followed."""
 
@@ -145,13 +123,16 @@ class Replayer:
         self._plan = plan
         self._spool = spool
         self._rewriter = Rewriter(run=plan.run, keep_ids=plan.keep_ids)
-        self._pending = Pending()
-        self._sent_ends: dict[int, int] = {}
-        self._began = 0.0
         self._began_at = datetime.now(UTC)
         self._stopping = asyncio.Event()
         self._following: Sequence[asyncio.Task[None]] = ()
         self.measures = Measures()
+        self._followed = Followed(
+            requests_topic=target.requests,
+            id_prefix=self._rewriter.id_prefix,
+            measures=self.measures,
+            spool=spool,
+        )
 
     def stop(self) -> None:
         """Send nothing more, and go on with what was sent."""
@@ -174,9 +155,9 @@ class Replayer:
             if self._plan.keep_ids:
                 await self._read_history(streams.replies)
             followers = [
-                *(self._follow(reader, self._take_reply) for reader in streams.replies),
-                self._follow(streams.usage, self._take_usage),
-                self._follow(streams.letters, self._take_letter),
+                *(self._follow(reader, self._followed.take_reply) for reader in streams.replies),
+                self._follow(streams.usage, self._followed.take_usage),
+                self._follow(streams.letters, self._followed.take_letter),
                 self._tick(on_tick),
             ]
             return await self._beside(followers, self._whole(recording, producer, streams, offsets))
@@ -200,7 +181,7 @@ class Replayer:
         for reader in replies:
             count = 0
             async for record in reader.up_to_now():
-                self._take_reply(record, is_history=True)
+                self._followed.take_reply(record, is_earlier=True)
                 count += 1
                 if count % _BATCH_RECORDS == 0:
                     await self._spool.flush()
@@ -233,17 +214,13 @@ class Replayer:
             follower.cancel()
         await asyncio.gather(*self._following, return_exceptions=True)
         for reader, take in (
-            *((reader, self._take_reply) for reader in streams.replies),
-            (streams.usage, self._take_usage),
-            (streams.letters, self._take_letter),
+            *((reader, self._followed.take_reply) for reader in streams.replies),
+            (streams.usage, self._followed.take_usage),
+            (streams.letters, self._followed.take_letter),
         ):
             async for record in reader.up_to_now():
                 take(record)
-        now = time.monotonic()
-        for due in self._pending:
-            # Not answered at all: at least so long. Left out, they would flatter every percentile.
-            self.measures.latencies.add(now - due)
-        self.measures.in_flight = len(self._pending)
+        self._followed.give_up()
         await self._spool.flush()
         return progress
 
@@ -252,35 +229,34 @@ class Replayer:
     async def _publish(self, recording: Recording, producer: _Producer) -> None:
         partitions = await producer.partitions_for(self._target.requests)
         measures = self.measures
-        self._began, self._began_at = time.monotonic(), datetime.now(UTC)
+        self._followed.began, self._began_at = time.monotonic(), datetime.now(UTC)
         async with aclosing(self._prepared(recording)) as prepared:
             async for item in prepared:
                 await self._wait_for(item.seconds)
                 if self._stopping.is_set():
                     break
                 now = time.monotonic()
-                due = now if item.seconds is None else self._began + item.seconds
+                due = now if item.seconds is None else self._followed.began + item.seconds
                 measures.lateness.add(now - due)
                 await self._send(producer, item, due=due, partitions=partitions)
                 measures.sent += 1
-                measures.sending_seconds = time.monotonic() - self._began
+                measures.sending_seconds = time.monotonic() - self._followed.began
                 if measures.sent % _YIELD_EVERY == 0:
                     # A send does not wait while the buffer has room, and answers must be read meanwhile.
                     await asyncio.sleep(0)
 
     async def _wait_for(self, seconds: float | None) -> None:
         """Until that many seconds after the start, or until the replay is stopped."""
-        wait = 0.0 if seconds is None else self._began + seconds - time.monotonic()
+        wait = 0.0 if seconds is None else self._followed.began + seconds - time.monotonic()
         if wait > _LONG_WAIT_SECONDS:
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._stopping.wait(), wait)
         elif wait > 0:
             await asyncio.sleep(wait)
 
-    async def _send(self, producer: _Producer, item: _Due, *, due: float, partitions: set[int]) -> None:
+    async def _send(self, producer: _Producer, item: Due, *, due: float, partitions: set[int]) -> None:
         outgoing = item.outgoing
-        if outgoing.identity is not None or outgoing.correlation_id is not None:
-            self._pending.sent(item.digest, due=due)
+        self._followed.sending(item, due=due)
         try:
             future = await producer.send(
                 self._target.requests,
@@ -291,48 +267,11 @@ class Replayer:
                 headers=list(outgoing.headers),
             )
         except KafkaError as error:
-            self._failed(item, error)
-            return
-        future.add_done_callback(lambda done: self._acknowledged(done, item, due))
+            self._followed.failed(item, error)
+        else:
+            future.add_done_callback(lambda done: self._followed.acknowledged(done, item, due=due))
 
-    def _acknowledged(self, done: asyncio.Future[RecordMetadata], item: _Due, due: float) -> None:
-        if done.cancelled():
-            return
-        error = done.exception()
-        if error is not None:
-            self._failed(item, error)
-            return
-        stored, outgoing = done.result(), item.outgoing
-        self.measures.acknowledged += 1
-        end = max(self._sent_ends.get(stored.partition, 0), stored.offset + 1)
-        self._sent_ends[stored.partition] = end
-        digest = item.digest
-        if outgoing.identity is None and outgoing.correlation_id is None:
-            # Nothing but its place says what answers it: its dead letter.
-            digest = _place_digest(stored.partition, stored.offset)
-            self._pending.sent(digest, due=due)
-        message = outgoing.user_message
-        self._spool.note(
-            SentNote(
-                digest=digest,
-                key=outgoing.identity,
-                sent=Sent(
-                    partition=stored.partition,
-                    offset=stored.offset,
-                    asked=outgoing.asked,
-                    message_chars=None if message is None else len(message),
-                    message_sha256=None
-                    if message is None
-                    else sha256_hex(message.encode("utf-8", "surrogatepass")),
-                ),
-            )
-        )
-
-    def _failed(self, item: _Due, error: BaseException) -> None:
-        self._pending.answered(item.digest)
-        self.measures.failed[type(error).__name__] += 1
-
-    async def _prepared(self, recording: Recording) -> AsyncGenerator[_Due]:
+    async def _prepared(self, recording: Recording) -> AsyncGenerator[Due]:
         """The records of the plan, made ready on a thread, one batch ahead of what is sent."""
         source = self._prepare(recording)
         ahead = asyncio.create_task(asyncio.to_thread(_batch, source))
@@ -344,19 +283,19 @@ class Replayer:
         finally:
             await asyncio.gather(ahead, return_exceptions=True)
 
-    def _prepare(self, recording: Recording) -> Iterator[_Due]:
+    def _prepare(self, recording: Recording) -> Iterator[Due]:
         schedule = Schedule(self._plan.pace)
         last = self._plan.duration_seconds
         for number, record in enumerate(islice(recording, self._plan.max_records)):
             seconds = schedule.due(record.timestamp_ms)
-            elapsed = time.monotonic() - self._began if seconds is None else seconds
+            elapsed = time.monotonic() - self._followed.began if seconds is None else seconds
             if last is not None and elapsed > last:
                 return
             publish_at = self._began_at + timedelta(seconds=elapsed)
             outgoing = self._rewriter.rewrite(record, number=number, publish_at=publish_at)
             correlation = (outgoing.correlation_id or b"").decode("latin-1")
             digest = key_digest(outgoing.identity, otherwise=correlation)
-            yield _Due(outgoing=outgoing, digest=digest, seconds=seconds)
+            yield Due(outgoing=outgoing, digest=digest, seconds=seconds)
 
     # --- Following -------------------------------------------------------------------------------
 
@@ -368,99 +307,16 @@ class Replayer:
         while True:
             await asyncio.sleep(_TICK_SECONDS)
             await self._spool.flush()
-            self.measures.in_flight = len(self._pending)
+            self._followed.count_waiting()
             on_tick()
-
-    def _take_reply(self, record: Record, *, is_history: bool = False) -> None:
-        now = time.monotonic()
-        correlation = first_header(record.headers, CORRELATION_ID) or b""
-        fields = fields_of(record.value)
-        key = _key_of(fields, record)
-        if not self._is_ours(key, correlation):
-            return
-        digest = key_digest(key, otherwise=correlation.decode("latin-1"))
-        kind = first_header(record.headers, KIND) or b""
-        self._note(digest, key, "earlier" if is_history else "reply", kind, record)
-        if is_history:
-            return
-        due = self._pending.answered(digest)
-        if due is None:
-            self.measures.repeated += 1
-            return
-        self.measures.latencies.add(now - due)
-        self.measures.answering_seconds = now - self._began
-        self._count(fields)
-
-    def _count(self, fields: Mapping[str, Any]) -> None:
-        measures = self.measures
-        measures.answered += 1
-        if fields.get("kind") == "rejection":
-            self._count_rejection(str(fields.get("code")))
-            return
-        measures.outcomes[str(fields.get("status"))] += 1
-        layers = fields.get("layers")
-        for layer, report in (cast("dict[str, Any]", layers) if isinstance(layers, dict) else {}).items():
-            status, reason = report.get("status"), report.get("reason")
-            if status in {"failed", "partial"}:
-                measures.layers[f"{layer} {status} {reason}"] += 1
-
-    def _count_rejection(self, code: str) -> None:
-        self.measures.outcomes["rejected"] += 1
-        self.measures.codes[code] += 1
-
-    def _take_usage(self, record: Record) -> None:
-        key = _key_of(fields_of(record.value), record)
-        if key is not None and self._is_ours(key, b""):
-            self._note(key_digest(key, otherwise=""), key, "usage", b"usage", record)
-
-    def _take_letter(self, record: Record) -> None:
-        place = _place_of(record, self._target.requests)
-        if place is None:
-            return
-        self._spool.note(
-            LetterNote(
-                letter=Letter(
-                    partition=place[0],
-                    offset=place[1],
-                    code=(first_header(record.headers, DEAD_CODE) or b"").decode("utf-8", "replace"),
-                ),
-                content=repr((record.key, record.value, tuple(record.headers))).encode(),
-            )
-        )
-        due = self._pending.answered(_place_digest(*place))
-        if due is not None:
-            self.measures.latencies.add(time.monotonic() - due)
-            self.measures.answered += 1
-            self._count_rejection(
-                (first_header(record.headers, DEAD_CODE) or b"-").decode("utf-8", "replace")
-            )
-
-    def _is_ours(self, key: RequestKey | None, correlation: bytes) -> bool:
-        prefix = self._rewriter.id_prefix
-        return (key is not None and key.request_id.startswith(prefix)) or correlation.startswith(
-            prefix.encode()
-        )
-
-    def _note(self, digest: bytes, key: RequestKey | None, place: Where, kind: bytes, record: Record) -> None:
-        self._spool.note(
-            SeenNote(
-                digest=digest,
-                key=key,
-                place=place,
-                kind=kind.decode("utf-8", "replace"),
-                body=record.value or b"",
-            )
-        )
 
     # --- The end ---------------------------------------------------------------------------------
 
     async def _settle(self, offsets: GroupOffsets) -> tuple[Progress, ...]:
         """How far the group is when all is answered and committed, or when the time is up."""
         deadline = time.monotonic() + self._plan.wait_seconds
-        measures = self.measures
         while time.monotonic() < deadline:
-            failed = sum(measures.failed.values())
-            if not self._pending and measures.acknowledged + failed >= measures.sent:
+            if self._followed.is_answered:
                 progress = await self._progress(offsets)
                 if not any(item.lag for item in progress):
                     return progress
@@ -468,21 +324,23 @@ class Replayer:
         return await self._progress(offsets)
 
     async def _progress(self, offsets: GroupOffsets) -> tuple[Progress, ...]:
-        places = [TopicPartition(self._target.requests, partition) for partition in sorted(self._sent_ends)]
+        places = [
+            TopicPartition(self._target.requests, partition) for partition in sorted(self._followed.sent_ends)
+        ]
         committed = await offsets.committed(places)
         return tuple(
             Progress(
                 partition=place.partition,
                 committed=committed[place],
-                sent_end=self._sent_ends[place.partition],
+                sent_end=self._followed.sent_ends[place.partition],
             )
             for place in places
         )
 
 
-def _batch(source: Iterator[_Due]) -> list[_Due]:
+def _batch(source: Iterator[Due]) -> list[Due]:
     """The next records, at most 64 and about two megabytes; none at the end."""
-    batch: list[_Due] = []
+    batch: list[Due] = []
     size_bytes = 0
     for item in source:
         batch.append(item)
@@ -490,25 +348,3 @@ def _batch(source: Iterator[_Due]) -> list[_Due]:
         if len(batch) >= _BATCH_RECORDS or size_bytes >= _BATCH_BYTES:
             break
     return batch
-
-
-def _key_of(fields: Mapping[str, Any], record: Record) -> RequestKey | None:
-    request_id, project_id = fields.get("request_id"), fields.get("project_id")
-    if not (isinstance(request_id, str) and isinstance(project_id, str)):
-        return None
-    return RequestKey(project_id=project_id, request_id=request_id, generation=generation_of(record.headers))
-
-
-def _place_of(record: Record, topic: str) -> tuple[int, int] | None:
-    """Partition and offset of the request that a dead letter is about; None for one of another topic."""
-    headers = tuple(record.headers)
-    if first_header(headers, DEAD_TOPIC) != topic.encode():
-        return None
-    partition, offset = first_header(headers, DEAD_PARTITION), first_header(headers, DEAD_OFFSET)
-    if not (partition and offset and partition.isdigit() and offset.isdigit()):
-        return None
-    return int(partition), int(offset)
-
-
-def _place_digest(partition: int, offset: int) -> bytes:
-    return hashlib.blake2b(f"at {partition}:{offset}".encode(), digest_size=16).digest()
