@@ -198,9 +198,9 @@ def write_capture(
 
 def _request_line(request: AssemblyRequest, meaning: bytes) -> bytes:
     """The request as it is kept: what the sources were sent with it is theirs to give, masked."""
-    payload = request.payload.model_dump(exclude_none=True, exclude={"files_created"})
-    if not payload and all(not getattr(request, name) for name in _FOR_SOURCES):
+    if not _brings_content(request):
         return b'{"left_out":{},"request":' + meaning + b"}"
+    payload = request.payload.model_dump(exclude_none=True, exclude={"files_created"})
     fields = cast("dict[str, Any]", from_json(meaning))
     left_out: dict[str, str] = {}
     for name in _FOR_SOURCES:
@@ -212,6 +212,22 @@ def _request_line(request: AssemblyRequest, meaning: bytes) -> bytes:
         # A payload names it.
         fields["plan_id"] = request.plan.plan_id
     return canonical_json({"left_out": left_out, "request": fields})
+
+
+def _brings_content(request: AssemblyRequest) -> bool:
+    payload = request.payload
+    return bool(
+        request.session
+        or request.plan
+        or request.memory
+        or request.artifacts
+        or request.pack
+        or request.working
+        or payload.task_context is not None
+        or payload.file_tree is not None
+        or payload.project_dir is not None
+        or payload.model_extra
+    )
 
 
 def _named(value: object) -> str:
@@ -274,6 +290,8 @@ def policy_of(capture: Capture, base: ContentPolicy) -> ContentPolicy:
         default_model=header.model,
         subjects={header.subject.name: header.subject},
         default_strategy=header.strategy,
+        # What they said is here; they themselves need not be.
+        strategies=base.strategies.knowing([proposal.name for proposal in header.proposals]),
         settings_digest=header.settings_digest,
         code_version=header.code_version,
     )

@@ -67,6 +67,11 @@ class StrategyRegistry:
             raise ValueError(f"a strategy called {name!r} is there already")
         return StrategyRegistry({**self._strategies, name: strategy}, self._plugins)
 
+    def knowing(self, plugins: Iterable[str]) -> StrategyRegistry:
+        """This one, with these plug-ins where they are not known yet. Raises ValueError as for a new one."""
+        more = [name for name in dict.fromkeys(plugins) if name not in self.names]
+        return StrategyRegistry(self._strategies, [*self._plugins, *more]) if more else self
+
     def check(self, spec: str) -> tuple[str, ...]:
         """The names in a request's `strategy`. Raises UnknownStrategy for one that is not known."""
         names = strategy_names(spec)
