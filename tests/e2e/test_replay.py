@@ -21,6 +21,7 @@ from tests.support.cluster import ROOT, Mode, Topics, embedded_mode, longer_than
 from worker.kafka.embedded import EmbeddedBroker
 from worker.load.generator import Traffic, generate
 from worker.load.pacing import Pace
+from worker.load.recorder import Captured, Recorder, RecordPlan
 from worker.load.recording import RecordedRecord, Recording, RecordingHeader, RecordingWriter
 from worker.load.replayer import Replayer, ReplayPlan, Target
 from worker.load.spool import Spool
@@ -175,6 +176,65 @@ async def test_the_invariants_hold_when_a_worker_is_killed_in_the_middle(
     assert done.report["answered"] == REQUESTS
     # Whoever waited for the dead worker waited for the rest of its session, and it shows.
     assert done.report["latency_ms"]["max"] > 1_000
+
+
+async def test_a_recording_that_is_stopped_holds_all_that_came(
+    embedded: EmbeddedBroker, namespace: str, tmp_path: Path
+) -> None:
+    mode = embedded_mode(embedded.bootstrap_servers, namespace=namespace, folder=tmp_path)
+    file = tmp_path / "live.rec"
+    progress: asyncio.Queue[Captured] = asyncio.Queue()
+    recorder = Recorder(
+        mode.prefix + "requests",
+        {"bootstrap_servers": [mode.bootstrap]},
+        transform=lambda record: record,
+        on_progress=progress.put_nowait,
+    )
+    async with Topics(mode) as topics:
+        await topics.send(request(0))  # before the recording begins
+        with RecordingWriter(
+            file, RecordingHeader(origin="recorded", created_at=datetime.now(UTC))
+        ) as writer:
+            recording = asyncio.create_task(recorder.record(writer, RecordPlan()))
+            await progress.get()  # it has its place on the topic
+            for number in range(1, 8):
+                headers = [("x", b"\xff")]
+                await topics.send(request(number), key=b"\xfe", headers=headers, partition=number)
+            while (await progress.get()).records < 7:
+                assert Recording(file.with_name("live.rec.partial")).header().origin == "recorded"
+            recorder.stop()
+            captured = await recording
+    found = list(Recording(file))
+    assert captured.records == 7
+    # As it comes: between partitions that is in no order.
+    assert {json.loads(record.value or b"")["request_id"]: record.partition for record in found} == {
+        f"r{number}": number for number in range(1, 8)
+    }
+    assert {(record.key, record.headers) for record in found} == {(b"\xfe", (("x", b"\xff"),))}
+
+
+async def test_what_was_there_is_recorded_in_the_order_of_its_times(
+    embedded: EmbeddedBroker, namespace: str, tmp_path: Path
+) -> None:
+    mode = embedded_mode(embedded.bootstrap_servers, namespace=namespace, folder=tmp_path)
+    file = tmp_path / "backlog.rec"
+    recorder = Recorder(
+        mode.prefix + "requests",
+        {"bootstrap_servers": [mode.bootstrap]},
+        transform=lambda record: record,
+        on_progress=lambda captured: None,
+    )
+    async with Topics(mode) as topics:
+        sent = [await topics.send(request(number), partition=number * 7 % 12) for number in range(24)]
+        since = datetime.fromtimestamp(sent[4].timestamp / 1_000, UTC)
+        with RecordingWriter(
+            file, RecordingHeader(origin="recorded", created_at=datetime.now(UTC))
+        ) as writer:
+            await recorder.record(writer, RecordPlan(since=since, duration_seconds=0))
+    found = list(Recording(file))
+    times = [record.timestamp_ms for record in found]
+    assert times == sorted(times)
+    assert len(found) == sum(item.timestamp >= sent[4].timestamp for item in sent)
 
 
 # --- Open loop ---------------------------------------------------------------------------------------
