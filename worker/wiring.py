@@ -113,8 +113,12 @@ def build_plugins(settings: Settings) -> StrategyPlugins:
 
 
 def build_proposals(settings: Settings) -> PluginProposals | None:
-    """Who asks the plug-ins that the settings name; None where they name none."""
-    return PluginProposals(build_plugins(settings)) if settings.content.strategy_plugins else None
+    """Who asks the plug-ins that the settings name, which are started here; None where they name none."""
+    if not settings.content.strategy_plugins:
+        return None
+    plugins = build_plugins(settings)
+    plugins.start()
+    return PluginProposals(plugins)
 
 
 def build_providers(

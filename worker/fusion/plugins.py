@@ -1,10 +1,10 @@
 """Plug-in strategies, each in a process of its own that can be ended.
 
 A package offers one under the entry point group `context_worker.strategies`; the settings say which of them
-this worker has, so that being installed alone changes nothing. A process is started when it is first needed.
-One that takes too long is ended, one that is gone is replaced for the next request; one that cannot be
-started is not tried again for a while. What a plug-in says is written down (`PluginProposal`), and fusing
-reads that.
+this worker has, so that being installed alone changes nothing. A process is started with the worker, else
+when it is first needed. One that takes too long is ended, one that is gone is replaced for the next request;
+one that cannot be started is not tried again for a while. What a plug-in says is written down
+(`PluginProposal`), and fusing reads that.
 
 Blocks: call from a thread. `worker.providers.proposals` does.
 """
@@ -97,6 +97,11 @@ class StrategyPlugins:
         """Of the processes that run now, as far as this one knows, sorted."""
         return sorted(pid for host in self._hosts.values() if (pid := host.process_id) is not None)
 
+    def start(self) -> None:
+        """Start those that are not running, and wait for none: the first request finds them ready, mostly."""
+        for host in self._hosts.values():
+            host.start()
+
     def ask(
         self,
         name: str,
@@ -176,6 +181,10 @@ class _Host:
             entries=answer.entries,
             clamped_scores=answer.clamped_scores,
         )
+
+    def start(self) -> None:
+        with suppress(StrategyFailed), self._taking_turn(monotonic()):
+            self._running()
 
     def greet(self, *, until: float) -> Hello:
         """Raises StrategyFailed."""
