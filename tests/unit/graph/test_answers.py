@@ -50,7 +50,7 @@ def answer(text: str, *, budget_tokens: int = 2_000, paths: tuple[str, ...] = ()
     return build_answer(selection, snapshot, written, AnswerInputs(paths=paths))
 
 
-def test_facts_speak_of_candidates_by_distance_tests_traces_and_owners() -> None:
+def test_facts_speak_of_candidates_by_distance_tests_and_traces_and_in_reviews_by_owners() -> None:
     selection, snapshot = selected("`retry` ignores its deadline")
     facts = relevance_facts(selection, snapshot, task_type="DEBUG", failing=[TEST.ref])
     assert facts.hops[RETRY.ref] == 0
@@ -59,6 +59,8 @@ def test_facts_speak_of_candidates_by_distance_tests_traces_and_owners() -> None
     assert RETRY.ref in facts.tested
     assert RETRY.ref in facts.failing
     assert (RETRY.ref, "REQ-1") in facts.traces
+    assert (facts.depends, facts.owners) == ((), ())
+    facts = relevance_facts(selection, snapshot, task_type="REVIEW")
     assert (RETRY.ref, SEND.ref) in facts.depends
     assert ("@net", RETRY.ref) in facts.owners
 
