@@ -1,12 +1,12 @@
 """The peer that the worker is measured against: the same contractual work, written straight down.
 
-`full` validates the request, digests what it means, counts the joined text once, writes the bundle and the
-usage event (the very bytes of the worker for such a request, times apart), puts both if absent, compressed,
-and produces twice with the contract's headers. What one fetch brought is put in one transaction, as the
-worker's store does with what waits for it. Batches are large enough for what waits: aiokafka wakes every
-waiting sender for each batch that leaves. Offsets are committed twice a second. `plain` does the same work
-one record at a time, each in a transaction of its own and acknowledged before the next; `bare` only consumes
-and produces.
+`full` validates the request, digests what it means, counts the joined text once, writes the bundle, the usage
+event (the very bytes of the worker for such a request, times and the receipt's id apart), the receipt's
+record and the capture, puts all four if absent, compressed, and produces twice with the contract's headers.
+What one fetch brought is put in one transaction, as the worker's store does with what waits for it. Batches
+are large enough for what waits: aiokafka wakes every waiting sender for each batch that leaves. Offsets are
+committed twice a second. `plain` does the same work one record at a time, each in a transaction of its own
+and acknowledged before the next; `bare` only consumes and produces.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from worker.budget.layers import default_layers
 from worker.budget.tokens import TokenCounter, counter_for
 
 WINDOW, FRAMING = 128_000, 16
+EMPTY = "0" * 64
 RESERVED = default_layers(WINDOW)
 OFF = {"graph", "semantic"}
 NOTHING = {
@@ -63,7 +64,43 @@ def instant(value: datetime) -> str:
     return value.isoformat().replace("+00:00", "Z")
 
 
-def answer(request: AssemblyRequest, counter: TokenCounter, timestamp_ms: int) -> tuple[bytes, bytes]:
+def canonical(value: object) -> bytes:
+    return json.dumps(value, ensure_ascii=False, sort_keys=True, separators=(",", ":")).encode()
+
+
+def kept(request: AssemblyRequest, meaning: bytes, timestamp_ms: int) -> tuple[bytes, bytes]:
+    """The receipt's record and the capture of such a request, whose sources have nothing."""
+    sources = [
+        {"layer": layer, **status, "digest": EMPTY, "fragments": 0, "capped": 0}
+        for layer, status in NOTHING.items()
+        if layer != "system"
+    ]
+    shared = {
+        "as_of": instant(datetime.fromtimestamp(timestamp_ms / 1_000, UTC)),
+        "settings_digest": EMPTY[:16],
+        "code_version": EMPTY[:16],
+        "model": "gpt-4o",
+    }
+    record = {
+        **shared,
+        "schema_version": "1.0",
+        "kind": "receipt",
+        "request_digest": sha256(meaning),
+        "encoding": "o200k_base",
+        "strategies": ["layered"],
+        "failures": [],
+        "sources": sources,
+        "fragments": [],
+        "omitted": [],
+        "masked_secrets": 0,
+    }
+    capture = [compact({**shared, "subject": request.subject}), meaning, *map(compact, sources)]
+    return canonical(record), b"\n".join(capture)
+
+
+def answer(
+    request: AssemblyRequest, counter: TokenCounter, record: bytes, timestamp_ms: int
+) -> tuple[bytes, bytes]:
     """The bundle and the usage event of a request that holds a message and nothing else."""
     started = time.perf_counter()
     text = request.user_message
@@ -98,6 +135,10 @@ def answer(request: AssemblyRequest, counter: TokenCounter, timestamp_ms: int) -
             for layer, status in statuses.items()
         },
         "usage": {**usage, "overhead": overhead, "exact": True},
+        "receipt": {
+            "receipt_id": sha256(compact([request.project_id, text]) + record)[:26],
+            "counts": {"considered": 0, "kept": 0, "dropped": 0},
+        },
         "context_hash": sha256(compact([{"content": text, "role": "user"}])),
         "assembled_at": instant(datetime.fromtimestamp(timestamp_ms / 1_000, UTC)),
     }
@@ -121,6 +162,7 @@ def answer(request: AssemblyRequest, counter: TokenCounter, timestamp_ms: int) -
         "timings_ms": {"total": round((time.perf_counter() - started) * 1_000, 3)},
         "exact": True,
         "counts": COUNTS,
+        "masked_secrets": 0,
         "thread_id": None,
     }
     return compact(bundle), compact(event)
@@ -154,14 +196,16 @@ async def main(kind: str, bootstrap: str, prefix: str, database: str) -> None:
 
     def answered(body: bytes, timestamp_ms: int) -> tuple[bytes, bytes, bytes]:
         request = AssemblyRequest.model_validate_json(body)
-        reply, usage = answer(request, counter, timestamp_ms)
+        meaning = request.meaning()
+        record, capture = kept(request, meaning, timestamp_ms)
+        reply, usage = answer(request, counter, record, timestamp_ms)
         connection.execute(
             "INSERT OR IGNORE INTO outcomes VALUES (?, ?, ?, ?)",
             (
                 request.project_id,
                 request.request_id,
-                request.digest(),
-                bytes(cramjam.zstd.compress(reply + usage, 1)),
+                sha256(meaning),
+                bytes(cramjam.zstd.compress(reply + usage + record + capture, 1)),
             ),
         )
         return request.project_id.encode(), reply, usage

@@ -72,7 +72,9 @@ def without_times(value: bytes) -> dict[str, Any]:
     """A published value as it is on every run."""
     body = json.loads(value)
     return {
-        name: item for name, item in body.items() if name not in {"timestamp", "timings_ms", "assembled_at"}
+        name: item
+        for name, item in body.items()
+        if name not in {"timestamp", "timings_ms", "assembled_at", "receipt"}
     }
 
 

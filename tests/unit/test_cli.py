@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 
@@ -8,7 +9,8 @@ from typer.testing import CliRunner
 
 from schemas.bundle import to_wire
 from schemas.request import AssemblyRequest
-from tests.support.assembling import AS_OF, bundle_of
+from schemas.times import parse_time
+from tests.support.assembling import AS_OF, assembler
 from worker.cli import app, main
 
 BODY = {
@@ -30,8 +32,17 @@ def request_file(tmp_path: Path) -> Path:
 
 
 def commands() -> list[list[str]]:
-    names = ["run", "demo", "assemble", "send", "doctor", "usage report", "dead-letters list"]
-    return [name.split() for name in [*names, "dead-letters show", "dead-letters redrive", "schema export"]]
+    names = ["run", "demo", "assemble", "send", "doctor", "explain", "diff", "what-if", "usage report"]
+    return [
+        name.split()
+        for name in [
+            *names,
+            "dead-letters list",
+            "dead-letters show",
+            "dead-letters redrive",
+            "schema export",
+        ]
+    ]
 
 
 @pytest.mark.parametrize("command", [[], *commands()], ids=" ".join)
@@ -43,9 +54,10 @@ def test_every_command_teaches(command: list[str]) -> None:
 
 def test_assemble_gives_the_bundle_that_the_worker_would_publish(request_file: Path) -> None:
     result = runner.invoke(app, ["assemble", str(request_file), "--as-of", AS_OF])
-    expected = bundle_of(AssemblyRequest.model_validate(BODY | {"as_of": AS_OF}))
+    instant, _ = parse_time(AS_OF)
+    expected = asyncio.run(assembler().assemble(AssemblyRequest.model_validate(BODY), as_of=instant))
     assert result.exit_code == 0
-    assert result.stdout_bytes == to_wire(expected) + b"\n"
+    assert result.stdout_bytes == to_wire(expected.bundle) + b"\n"
     assert result.stderr == ""
 
 

@@ -68,7 +68,8 @@ def write_record(
     tokens = shown_tokens(sealed, plan.counter) if sealed.packed else {}
     written = _Lines(admitted, candidates, tokens)
     for layer in PARTS:
-        if layer in admitted.contributions:
+        given = admitted.contributions.get(layer)
+        if given is not None and given.fragments:
             packed = sealed.packed.get(layer)
             written.write_layer(layer, packed.placed if packed is not None else ())
     for layer, source in sources.items():
