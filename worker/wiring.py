@@ -150,6 +150,7 @@ def build_providers(
         AstProvider(
             roots,
             index=graph.modules if graph is not None else None,
+            graph=graph,
             max_source_bytes=settings.limits.max_source_bytes,
             threads=threads(),
             pool=parsers,

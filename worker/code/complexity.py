@@ -7,20 +7,28 @@ after the first, and `case`, less one where some case takes anything. Nested def
 where radon 6 overlooks it.
 
 Branch points are the same places but for the operands, which stand in the condition's text, and the
-comprehensions themselves; an `else` of an `if` is shown, though it adds no complexity.
+comprehensions themselves; an `else` of an `if` is shown, though it adds no complexity. Early ends are no
+points of their own: each point says whether it returns, raises, or goes on with or out of a loop.
 """
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from worker.code.facts import BranchKind
+from worker.code.facts import BranchKind, Leaving
 from worker.code.scopes import Scope
 from worker.code.segments import shorten
 
 MAX_CONDITION_CHARS: Final = 120
+
+_LEAVING: Final[dict[type, Leaving]] = {
+    ast.Return: "return",
+    ast.Raise: "raise",
+    ast.Continue: "continue",
+    ast.Break: "break",
+}
 
 
 def _branch(
@@ -29,17 +37,28 @@ def _branch(
     kind: BranchKind,
     condition: ast.expr | ast.pattern | None,
     until: ast.expr | None = None,
+    *,
+    body: Sequence[ast.stmt] = (),
 ) -> None:
     if scope.is_function:
         text = "" if condition is None else scope.segments.of(condition, until)
         text = shorten(text, max_chars=MAX_CONDITION_CHARS)
-        scope.branches.append((at.lineno, at.col_offset, kind, text))
+        lines = _lines(body) if body else (at.lineno, at.end_lineno or at.lineno)
+        scope.branches.append((at.lineno, at.col_offset, kind, text, *lines, _leaving(body)))
 
 
 def _else(scope: Scope, after: ast.stmt | ast.ExceptHandler, orelse: list[ast.stmt]) -> None:
     if scope.is_function:
         line = scope.segments.find_else(after_line=after.end_lineno or 0, until_line=orelse[0].lineno)
-        scope.branches.append((line, 0, "else", ""))
+        scope.branches.append((line, 0, "else", "", *_lines(orelse), _leaving(orelse)))
+
+
+def _lines(body: Sequence[ast.stmt]) -> tuple[int, int]:
+    return body[0].lineno, body[-1].end_lineno or body[-1].lineno
+
+
+def _leaving(body: Sequence[ast.stmt]) -> Leaving:
+    return _LEAVING.get(body[-1].__class__, "") if body else ""
 
 
 def _is_elif(scope: Scope, node: ast.stmt) -> bool:
@@ -50,7 +69,7 @@ def _is_elif(scope: Scope, node: ast.stmt) -> bool:
 
 def _on_if(scope: Scope, node: ast.If) -> None:
     scope.complexity += 1
-    _branch(scope, node, "elif" if _is_elif(scope, node) else "if", node.test)
+    _branch(scope, node, "elif" if _is_elif(scope, node) else "if", node.test, body=node.body)
     if node.orelse and not _is_elif(scope, node.orelse[0]):
         _else(scope, node.body[-1], node.orelse)
 
@@ -65,12 +84,12 @@ def _on_operands(scope: Scope, node: ast.BoolOp) -> None:
 
 
 def _on_for(scope: Scope, node: ast.For | ast.AsyncFor) -> None:
-    _branch(scope, node, "for", node.target, node.iter)
+    _branch(scope, node, "for", node.target, node.iter, body=node.body)
     _loop_ends(scope, node)
 
 
 def _on_while(scope: Scope, node: ast.While) -> None:
-    _branch(scope, node, "while", node.test)
+    _branch(scope, node, "while", node.test, body=node.body)
     _loop_ends(scope, node)
 
 
@@ -89,7 +108,7 @@ def _on_try(scope: Scope, node: ast.Try | ast.TryStar) -> None:
 def _on_handler(scope: Scope, node: ast.ExceptHandler) -> None:
     if node.name is not None:
         scope.bound.add(node.name)
-    _branch(scope, node, "except", node.type)
+    _branch(scope, node, "except", node.type, body=node.body)
 
 
 def _on_match(scope: Scope, node: ast.Match) -> None:
@@ -100,7 +119,7 @@ def _on_match(scope: Scope, node: ast.Match) -> None:
 
 
 def _on_case(scope: Scope, node: ast.match_case) -> None:
-    _branch(scope, node.pattern, "case", node.pattern, node.guard)
+    _branch(scope, node.pattern, "case", node.pattern, node.guard, body=node.body)
 
 
 def _on_comprehension(scope: Scope, node: ast.comprehension) -> None:

@@ -27,7 +27,7 @@ from worker.code.parsing import Source, parse
 from worker.code.scopes import DefinitionNode, Scope
 from worker.code.segments import Segments, first_line, shorten
 from worker.code.signatures import class_signature, function_signature, written_name
-from worker.code.traces import MODULE, Docstring, Span, find_traces, may_hold_tags
+from worker.code.traces import MODULE, Docstring, Span, find_placeholders, find_traces, may_hold_tags
 from worker.code.walker import walk_module
 
 
@@ -67,6 +67,7 @@ def extract(path: str, content: bytes) -> ModuleFacts:
         calls=_calls(module),
         bound_names=frozenset(module.bound),
         traces=traces.get(MODULE, ()),
+        placeholders=_placeholders(source, definitions),
     )
 
 
@@ -131,7 +132,8 @@ def _definition(
         is_async=isinstance(node, ast.AsyncFunctionDef),
         complexity=scope.complexity,
         branch_points=tuple(
-            BranchPoint(line, kind, condition) for line, _, kind, condition in sorted(scope.branches)
+            BranchPoint(line, kind, condition, body_line, end_line, leaves)
+            for line, _, kind, condition, body_line, end_line, leaves in sorted(scope.branches)
         ),
     )
 
@@ -160,6 +162,14 @@ def _tags(source: Source, definitions: Sequence[Scope]) -> list[tuple[int, Trace
         spans.append(Span(scope.start_line, scope.end_line, scope.column, parent))
         docstrings.append(_docstring(index, scope.node.body if scope.node else ()))
     return find_traces(source, spans, (item for item in docstrings if item is not None))
+
+
+def _placeholders(source: Source, definitions: Sequence[Scope]) -> tuple[Trace, ...]:
+    if not may_hold_tags(source.text):
+        return ()
+    bodies = (source.body, *[scope.node.body for scope in definitions if scope.node])
+    docstrings = [_docstring(MODULE, body) for body in bodies]
+    return tuple(find_placeholders(source, (item for item in docstrings if item is not None)))
 
 
 def _docstring(owner: int, body: Sequence[ast.stmt]) -> Docstring | None:

@@ -16,6 +16,7 @@ MAX_DOCSTRING_CHARS: Final = 200
 """Of a docstring's head."""
 
 ProblemKind = Literal["encoding", "nul_byte", "syntax", "too_complex"]
+Leaving = Literal["", "return", "raise", "continue", "break"]
 BranchKind = Literal[
     "if", "elif", "else", "for", "while", "except", "case", "ternary", "comprehension if", "assert"
 ]
@@ -39,11 +40,18 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class BranchPoint:
-    """A place where control can go two ways. `condition` is the source of what decides, folded and cut."""
+    """A place where control can go two ways. `condition` is the source of what decides, folded and cut.
+
+    What runs only here stands in lines `body_line` to `end_line`; of an expression these are its own.
+    """
 
     line: int
     kind: BranchKind
     condition: str
+    body_line: int
+    end_line: int
+    leaves: Leaving
+    """What the last statement there is, where it ends the function or the turn of a loop."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +161,8 @@ class ModuleFacts:
     calls: tuple[Call, ...] = ()
     bound_names: frozenset[str] = frozenset()
     traces: tuple[Trace, ...] = ()
+    placeholders: tuple[Trace, ...] = ()
+    """Tags anywhere in the file that name no requirement yet (`@traces TBD`): ids are what stands there."""
 
     @property
     def id(self) -> str:

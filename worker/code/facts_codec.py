@@ -26,7 +26,7 @@ from worker.code.facts import (
 from worker.code.reading import FileReading
 from worker.graph.model import Edge, Node, NodeRef
 
-FORMAT: Final = 1
+FORMAT: Final = 2
 """Raise it with any change to this module or to the fields of what it encodes."""
 
 _LEVEL: Final = 1
@@ -126,6 +126,7 @@ def _module(facts: ModuleFacts) -> list[Any]:
         [[c.name, c.line] for c in facts.calls],
         sorted(facts.bound_names),
         [_trace(t) for t in facts.traces],
+        [_trace(t) for t in facts.placeholders],
     ]
 
 
@@ -151,7 +152,7 @@ def _definition(item: Definition) -> list[Any]:
 
 
 def _branch(point: BranchPoint) -> list[Any]:
-    return [point.line, point.kind, point.condition]
+    return [point.line, point.kind, point.condition, point.body_line, point.end_line, point.leaves]
 
 
 def _trace(trace: Trace) -> list[Any]:
@@ -172,6 +173,7 @@ def _read_module(row: list[Any]) -> ModuleFacts:
         calls,
         bound_names,
         traces,
+        placeholders,
     ) = row
     return ModuleFacts(
         path=path,
@@ -186,6 +188,7 @@ def _read_module(row: list[Any]) -> ModuleFacts:
         calls=tuple([Call(*item) for item in calls]),
         bound_names=frozenset(bound_names),
         traces=tuple([Trace(*item) for item in traces]),
+        placeholders=tuple([Trace(*item) for item in placeholders]),
     )
 
 

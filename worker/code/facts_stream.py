@@ -42,12 +42,13 @@ _MODULE_HEAD: Final = ("path", "line_count", "docstring_head", "docstring_lines"
 _ITEMS: Final[dict[str, Callable[..., object]]] = {
     "calls": Call,
     "traces": Trace,
+    "placeholders": Trace,
     "imports": Import,
     "branch_points": BranchPoint,
 }
 """Fields that list values, by the type of the values; each has the fields of its row."""
 
-_MODULE_LISTS: Final = ("bound_names", "calls", "traces", "imports")
+_MODULE_LISTS: Final = ("bound_names", "calls", "traces", "placeholders", "imports")
 _FUNCTION_LISTS: Final = ("bound_names", "calls", "traces", "branch_points")
 _CLASS_LISTS: Final = ("bound_names", "calls", "traces")
 _TUPLES: Final = frozenset({"decorators", "bases", "exports", "docstring_lines"})

@@ -15,6 +15,8 @@ import tree_sitter_rust
 import tree_sitter_typescript
 from tree_sitter import Language, Parser
 
+from worker.code.facts import BranchKind, Leaving
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Grammar:
@@ -41,6 +43,29 @@ class Grammar:
     has_leading_docs: bool = True
     """Whether comments above a definition document it, and so are its own lines."""
 
+
+BRANCHES: Final[Mapping[str, BranchKind]] = {
+    **dict.fromkeys(("if_statement", "if_expression"), "if"),
+    "elif_clause": "elif",
+    "else_clause": "else",
+    **dict.fromkeys(("for_statement", "for_in_statement", "enhanced_for_statement", "for_expression"), "for"),
+    **dict.fromkeys(("while_statement", "while_expression", "do_statement", "loop_expression"), "while"),
+    **dict.fromkeys(("except_clause", "catch_clause"), "except"),
+    **dict.fromkeys(("case_clause", "switch_case", "switch_default", "match_arm"), "case"),
+    **dict.fromkeys(("expression_case", "type_case", "communication_case", "default_case"), "case"),
+    "switch_label": "case",
+    **dict.fromkeys(("conditional_expression", "ternary_expression"), "ternary"),
+    "if_clause": "comprehension if",
+    "assert_statement": "assert",
+}
+"""Nodes of all grammars where control can go two ways. Some add no complexity: the way that is left over."""
+
+LEAVING: Final[Mapping[str, Leaving]] = {
+    **dict.fromkeys(("return_statement", "return_expression"), "return"),
+    **dict.fromkeys(("raise_statement", "throw_statement"), "raise"),
+    **dict.fromkeys(("continue_statement", "continue_expression"), "continue"),
+    **dict.fromkeys(("break_statement", "break_expression"), "break"),
+}
 
 _C_LIKE_DECISIONS: Final = frozenset(
     {"if_statement", "for_statement", "for_in_statement", "while_statement", "do_statement", "catch_clause"}

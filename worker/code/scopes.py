@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from worker.code.facts import MODULE_QUALNAME, BranchKind, Trace
+from worker.code.facts import MODULE_QUALNAME, BranchKind, Leaving, Trace
 from worker.code.segments import Segments
 
 DefinitionNode = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
@@ -29,9 +29,10 @@ class Scope:
     is_function: bool = False
     decorators: tuple[str, ...] = ()
     complexity: int = 1
-    branches: list[tuple[int, int, BranchKind, str]] = field(
-        default_factory=list[tuple[int, int, BranchKind, str]]
+    branches: list[tuple[int, int, BranchKind, str, int, int, Leaving]] = field(
+        default_factory=list[tuple[int, int, BranchKind, str, int, int, Leaving]]
     )
+    """Line, column, kind, condition, first and last line of the body, how that ends."""
     calls: list[tuple[int, int, str]] = field(default_factory=list[tuple[int, int, str]])
     imports: list[tuple[int, int, str, str, str | None, int]] = field(
         default_factory=list[tuple[int, int, str, str, str | None, int]]

@@ -18,6 +18,7 @@ from tree_sitter import Node
 from worker.code.facts import (
     MAX_DOCSTRING_CHARS,
     MODULE_QUALNAME,
+    BranchPoint,
     Call,
     Class,
     DefinitionFields,
@@ -28,9 +29,10 @@ from worker.code.facts import (
     Trace,
 )
 from worker.code.grammars import PYTHON, Grammar, parser_for
+from worker.code.loose_branches import read_branches
 from worker.code.recovering import Header, Piece, cut
 from worker.code.segments import first_line, fold, shorten
-from worker.code.traces import may_hold_tags, read_tags
+from worker.code.traces import may_hold_tags, read_placeholders, read_tags
 
 MAX_SIGNATURE_CHARS: Final = 500
 _PLAIN_NAME: Final = re.compile(r"[\w$]+(?:(?:\.|::)[\w$]+)*")
@@ -82,6 +84,7 @@ class _Item:
     docstring_lines: tuple[int, int] = (0, 0)
     complexity: int = 1
     is_async: bool = False
+    branches: list[BranchPoint] = field(default_factory=list[BranchPoint])
     calls: list[Call] = field(default_factory=list[Call])
     imports: list[tuple[str, str, str | None, int]] = field(
         default_factory=list[tuple[str, str, str | None, int]]
@@ -120,6 +123,7 @@ class _Reading:
                 self._on_import(node, item)
             elif kind in self._grammar.decisions:
                 item.complexity += 1
+            item.branches += read_branches(node)
             stack += [(child, item) for child in reversed(node.children)]
 
     def define_unread(self, header: Header, scope: _Item) -> _Item:
@@ -402,7 +406,12 @@ def _facts(path: str, text: str, reading: _Reading, problem: ParseProblem | None
             classes_found.append(Class(**common, bases=item.bases))
         else:
             functions.append(
-                Function(**common, is_async=item.is_async, complexity=item.complexity, branch_points=())
+                Function(
+                    **common,
+                    is_async=item.is_async,
+                    complexity=item.complexity,
+                    branch_points=tuple(sorted(item.branches, key=lambda point: point.line)),
+                )
             )
     imports = [
         Import(ids.get(item, ids[None]), local_name, module, name, _level(module), line)
@@ -418,6 +427,7 @@ def _facts(path: str, text: str, reading: _Reading, problem: ParseProblem | None
         imports=tuple(imports),
         calls=tuple(reading.module.calls),
         traces=_once(reading.module.traces),
+        placeholders=_placeholders(reading, items) if may_hold_tags(text) else (),
     )
 
 
@@ -472,6 +482,16 @@ def _bind_traces(reading: _Reading, items: Sequence[_Item]) -> None:
         owner = by_line.get(last + 1) or _innermost(items, first) or reading.module
         for trace, is_of_file in traces:
             (reading.module if is_of_file else owner).traces.append(trace)
+
+
+def _placeholders(reading: _Reading, items: Sequence[_Item]) -> tuple[Trace, ...]:
+    found: list[Trace] = []
+    for item in items:
+        if item.docstring and item.docstring_lines[0] >= item.line:
+            found += read_placeholders(item.docstring, item.docstring_lines[0], column=0)
+    for first, _, text in reading.comments:
+        found += read_placeholders(_without_marks(text), first)
+    return tuple(sorted(found, key=lambda trace: trace.line))
 
 
 def _innermost(items: Sequence[_Item], line: int) -> _Item | None:

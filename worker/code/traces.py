@@ -5,6 +5,9 @@ StrictDoc's `@relation(IDS, scope=…)`, OpenFastTrace's `[impl->req~name~1]`, a
 but requirement ids. A tag above a definition binds to it, one inside a definition to the innermost, any
 other to the module. Strings that are no docstrings, fences, doctests, literal blocks and quoted tags are
 sample text: what they say is no trace.
+
+A tag may also stand there without an id, or with something in its place that is still to be replaced (`TBD`,
+`REQ-XXX`). Such placeholders are read apart: they lead nowhere, and somebody has to see to them.
 """
 
 from __future__ import annotations
@@ -54,6 +57,14 @@ _TAG: Final = re.compile(
     r")"
 )
 _BARE: Final = re.compile(r"(?=(?:REQ|N?FR)-)")
+_PLACEHOLDER: Final = re.compile(
+    r"[<\[({]?(?:"
+    r"(?:[A-Z][A-Z0-9]*-)*(?i:TODO|TBD|TBC|TBA|FIXME|X{2,}|N{2,}|\?+|#+|\.{3}|…)(?![\w-])"
+    r"|(?:[A-Z][A-Z0-9]*-)+(?:<[^<>\s]{0,40}>|(?![\w<]))"
+    r"|<[^<>\s]{1,40}>"
+    r")[>\])}]?"
+)
+"""What stands for an id that is not known yet; the last two forms are a prefix without number, and `<ID>`."""
 _RELATION_ID: Final = re.compile(r"[\w.~-]+")
 _FENCE: Final = re.compile(r"\s*(?:`{3,}|~{3,})")
 
@@ -110,6 +121,34 @@ def find_traces(
             owner = binder.owner(block[-1])
             found += [(MODULE if is_of_file else owner, trace) for trace, is_of_file in traces]
     return found
+
+
+def find_placeholders(source: Source, docstrings: Iterable[Docstring]) -> list[Trace]:
+    """The tags that name no requirement yet, by line. O(n). Ask `may_hold_tags` first."""
+    found: list[Trace] = []
+    for docstring in docstrings:
+        found += read_placeholders(docstring.text, docstring.line, column=docstring.column)
+    for block in _blocks(_comments(source)):
+        found += read_placeholders("\n".join(comment.text for comment in block), block[0].line)
+    return sorted(found, key=lambda trace: trace.line)
+
+
+def read_placeholders(text: str, line: int, *, column: int | None = None) -> Iterator[Trace]:
+    """The tags in a text that starts at `line` with a placeholder for an id, or with nothing after them.
+
+    Nothing counts only where the tag begins its line: in a sentence the tag is what is spoken of.
+    """
+    offset = 0
+    for number, (content, is_sample) in enumerate(_without_samples(text, column=column or 0)):
+        end = offset + len(content)
+        for match in () if is_sample else _TAG.finditer(text, offset, end):
+            if match["tag"] is None or _ITEM.match(text, match.end()):
+                continue
+            instead = _PLACEHOLDER.match(text, match.end(), end)
+            is_bare = not text[match.end() : end].strip() and not text[offset : match.start()].strip(" \t*#")
+            if instead is not None or is_bare:
+                yield Trace(instead[0] if instead else "", match["tag"], line + number)
+        offset = end + 1
 
 
 def expand_ids(text: str, start: int = 0) -> tuple[list[str], int]:

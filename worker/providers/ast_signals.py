@@ -1,24 +1,22 @@
 """Facts of the target files to the signals of the AST layer: what an agent should know before it edits them.
 
-Five of each: public signatures, complexity hotspots, functions with branch points (each of which a change
-has to address), public symbols without a requirement; calls of the three foremost public symbols. Foremost
-is what most others among the target files use, then what stands at the top level, then the order of files
-and lines; tests come last.
+Five of each: requirement tags that need mending, public signatures, complexity hotspots, functions with
+branch points (each of which a change has to address), public symbols without a requirement; calls of the
+three foremost symbols. Foremost is what the request names, then what most others among the target files use, then
+what stands at the top level, then the order of files and lines; tests come last.
 """
 
 from __future__ import annotations
 
-import builtins
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property, partial
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Final, Literal
 
 from schemas.codes import TaskType
-from worker.code.facts import BranchPoint, Class, Definition, Function, ModuleFacts, ParseProblem
-from worker.code.neighbourhood import CallGraph, link_calls
-from worker.code.sources import Refused
+from worker.code.branches import Branch, branches_of
+from worker.code.facts import Definition
+from worker.code.trace_lint import trace_lint, trace_statuses
+from worker.providers.ast_view import Surroundings, TargetFiles, TargetView, path_of
 from worker.providers.contribution import ContributionBuilder
 from worker.providers.text import cut
 
@@ -38,11 +36,11 @@ _SIGNAL_DEPTH: Final = 3
 """A line about a symbol: more than its name, far from its body."""
 
 _RELEVANCE: Final = 0.5
-_BUILTINS: Final = frozenset(dir(builtins))
 
-SignalKind = Literal["signature", "complexity", "branches", "missing_traces", "calls"]
+SignalKind = Literal["trace_lint", "signature", "complexity", "branches", "missing_traces", "calls"]
 
 GROUPS: Final[Mapping[SignalKind, str]] = {
+    "trace_lint": "## Traces to mend before the work is done",
     "signature": "## Public API",
     "complexity": "## Complexity hotspots",
     "branches": "## Branch points",
@@ -51,10 +49,25 @@ GROUPS: Final[Mapping[SignalKind, str]] = {
 }
 NOTES_GROUP: Final = "## Not analysed"
 
-# What is kept first when room is short. Whoever repairs or reviews needs the risky places, whoever builds
-# needs what there is to call.
-_BUILD_ORDER: Final[Sequence[SignalKind]] = ("signature", "calls", "branches", "complexity", "missing_traces")
-_RISK_ORDER: Final[Sequence[SignalKind]] = ("complexity", "branches", "calls", "signature", "missing_traces")
+_CHANGING: Final = "## Branch points (answer by number for each that the change touches)"
+_TESTING: Final = "## Branch points (by number: cover each with a test, or say why not)"
+_BRANCHES: Final[Mapping[TaskType, str]] = {
+    "BUILD": _CHANGING,
+    "REFACTOR": _CHANGING,
+    "DEBUG": _CHANGING,
+    "TEST": _TESTING,
+}
+"""Whoever changes or tests a function has to answer for each of its paths; whoever reads it has not."""
+
+# What comes first, and is kept first when room is short. Whoever repairs or reviews needs the risky places,
+# whoever builds needs what there is to call. Tags that lead nowhere come before all: there are few of them,
+# and work that leaves them is not done.
+_BUILD_ORDER: Final[Sequence[SignalKind]] = (
+    *("trace_lint", "signature", "calls", "branches", "complexity", "missing_traces"),
+)
+_RISK_ORDER: Final[Sequence[SignalKind]] = (
+    *("trace_lint", "complexity", "branches", "calls", "signature", "missing_traces"),
+)
 _ORDERS: Final[Mapping[TaskType, Sequence[SignalKind]]] = {
     "BUILD": _BUILD_ORDER,
     "REFACTOR": _BUILD_ORDER,
@@ -71,26 +84,20 @@ _PROBLEMS: Final = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class TargetFiles:
-    """The modules in the order in which they were named, and what was refused."""
-
-    modules: tuple[ModuleFacts, ...]
-    refused: tuple[Refused, ...]
-
-    @property
-    def unparsed(self) -> list[tuple[ModuleFacts, ParseProblem]]:
-        """Modules without facts, and why."""
-        return [(m, m.parse_problem) for m in self.modules if m.parse_problem is not None]
-
-
-def write_signals(block: ContributionBuilder, targets: TargetFiles, *, task_type: TaskType) -> None:
+def write_signals(
+    block: ContributionBuilder, targets: TargetFiles, *, task_type: TaskType, around: Surroundings
+) -> None:
     """Add every group to the block; one that fails leaves the others as they are."""
-    view = _View(targets.modules)
+    view = TargetView(targets.modules, around)
     block.section("links", view.link)
-    for kind, write in _WRITERS.items():
-        group = _Group(block, kind, priority=_ORDERS[task_type].index(kind))
-        block.section(kind, partial(write, group, view))
+    for priority, kind in enumerate(_ORDERS[task_type]):
+        group = _Group(block, kind, heading=heading_of(kind, task_type), priority=priority)
+        block.section(kind, partial(_WRITERS[kind], group, view))
+
+
+def heading_of(kind: SignalKind, task_type: TaskType) -> str:
+    """What stands above a signal's lines."""
+    return _BRANCHES.get(task_type, GROUPS[kind]) if kind == "branches" else GROUPS[kind]
 
 
 def write_notes(block: ContributionBuilder, targets: TargetFiles) -> None:
@@ -113,94 +120,37 @@ def write_notes(block: ContributionBuilder, targets: TargetFiles) -> None:
     block.leave_out(len(notes[SIGNALS_PER_GROUP:]))
 
 
-class _View:
-    """The target files as the sections look at them."""
-
-    def __init__(self, modules: Sequence[ModuleFacts]) -> None:
-        self._modules = modules
-        self._graph = CallGraph({}, {})
-        self._parts: defaultdict[str, list[Definition]] = defaultdict(list)
-        """What belongs to a symbol: its later namesakes (overloads, setters), and a class's methods."""
-        for module in modules:
-            for item in (*module.classes, *module.functions):
-                self._parts[_symbol_id(item)].append(item)
-                if item.class_id is not None:
-                    self._parts[item.class_id].append(item)
-
-    def link(self) -> None:
-        """Find out who calls whom; where that fails there are no calls to show, and no order by use."""
-        self._graph = link_calls(self._modules)
-
-    def functions(self) -> Iterable[Function]:
-        """Every function of every file."""
-        return (function for module in self._modules for function in module.functions)
-
-    @cached_property
-    def public(self) -> list[Function | Class]:
-        """Public symbols, the foremost first; namesakes are one."""
-        ranked: list[tuple[tuple[bool, int, bool, int, int], Function | Class]] = []
-        for index, module in enumerate(self._modules):
-            is_test = is_test_path(module.path)
-            for item in (*module.functions, *module.classes):
-                if item.is_public and item.id == _symbol_id(item):
-                    uses = -len(self.callers(item))
-                    ranked.append(((is_test, uses, item.class_id is not None, index, item.line), item))
-        return [item for _, item in sorted(ranked, key=lambda entry: entry[0])]
-
-    def untraced(self) -> list[Function | Class]:
-        """Public symbols outside tests for which no requirement is named, by class or file either."""
-        traced = {module.path for module in self._modules if module.traces}
-        traces = {item.id for module in self._modules for item in module.classes if item.traces}
-        return [
-            item
-            for item in self.public
-            if not is_test_path(_path(item))
-            and _path(item) not in traced
-            and item.class_id not in traces
-            and not any(part.traces for part in self._parts[item.id] if part.qualname == item.qualname)
-        ]
-
-    def callers(self, item: Definition) -> list[str]:
-        """Ids of what calls the symbol or a part of it, from outside; sorted."""
-        own = {part.id for part in self._parts[item.id]}
-        return sorted({caller for target in own for caller in self._graph.callers.get(target, ())} - own)
-
-    def callees(self, item: Definition) -> list[str]:
-        """What the symbol and its parts call: linked definitions by id, then others by name, each once.
-
-        In source order; without Python's own functions, methods of unnamed values, and the symbol's parts.
-        """
-        own = {part.id for part in self._parts[item.id]}
-        calls = [call for part in self._parts[item.id] for call in self._graph.callees.get(part.id, ())]
-        linked = dict.fromkeys(call.id for call in calls if call.id is not None and call.id not in own)
-        named = dict.fromkeys(call.name for call in calls if call.id is None)
-        return [*linked, *(name for name in named if name not in _BUILTINS and not name.startswith("?"))]
-
-
 class _Group:
     """One signal's lines in the block."""
 
-    def __init__(self, block: ContributionBuilder, kind: SignalKind, *, priority: int) -> None:
+    def __init__(self, block: ContributionBuilder, kind: SignalKind, *, heading: str, priority: int) -> None:
         self._block = block
         self._kind: SignalKind = kind
+        self._heading = heading
         self._priority = priority
         self._lines = 0
 
     def add(self, item: Definition, text: str, *, brief: str | None = None) -> None:
-        """A line about `item`. The first lines of all groups come before the second ones of any."""
-        path = _path(item)
+        """A line about `item`."""
+        about = item.id if self._kind == "signature" else ""
+        self.add_of(item.id, path_of(item), _lines(item), text, brief=brief, about=about)
+
+    def add_of(
+        self, symbol: str, path: str, location: str, text: str, *, brief: str | None = None, about: str = ""
+    ) -> None:
+        """A line about a symbol. The first lines of all groups come before the second ones of any."""
         self._block.add(
-            f"code://{item.id}#{self._kind}",
+            f"code://{symbol}#{self._kind}",
             text,
             brief=brief,
             relevance=_RELEVANCE,
             rank=1 + self._lines * len(GROUPS) + self._priority,
-            group=GROUPS[self._kind],
+            group=self._heading,
             depth=_SIGNAL_DEPTH,
             resource_uri=f"file://{path}",
-            location=_lines(item),
-            metadata={"symbol": item.id},
-            about=item.id if self._kind == "signature" else "",
+            location=location,
+            metadata={"symbol": symbol},
+            about=about,
         )
         self._lines += 1
 
@@ -209,14 +159,27 @@ class _Group:
         self._block.leave_out(len(items))
 
 
-def _write_signatures(group: _Group, view: _View) -> None:
+def _write_trace_lint(group: _Group, view: TargetView) -> None:
+    if view.snapshot is None:
+        found = trace_lint(view.modules)
+    else:
+        found = trace_lint(view.modules, status_of=trace_statuses(view.snapshot))
+    for item in found.findings[:SIGNALS_PER_GROUP]:
+        said = _shown(f"{item.tag} {item.requirement_id}".rstrip())
+        problem = "no document defines it" if item.kind == "dangling" else "names no requirement yet"
+        text = f"- {_shown(item.path)}:{item.line} {said}: {problem}"
+        group.add_of(item.owner_id, item.path, f"L{item.line}", text)
+    group.leave_out(range(len(found.findings[SIGNALS_PER_GROUP:]) + found.more))
+
+
+def _write_signatures(group: _Group, view: TargetView) -> None:
     for item in view.public[:SIGNALS_PER_GROUP]:
         signature = cut(item.signature, max_chars=MAX_SIGNATURE_CHARS)
-        group.add(item, f"- {_path(item)}:{item.line} {signature}", brief=f"- {_shown(item.id)}")
+        group.add(item, f"- {path_of(item)}:{item.line} {signature}", brief=f"- {_shown(item.id)}")
     group.leave_out(view.public[SIGNALS_PER_GROUP:])
 
 
-def _write_hotspots(group: _Group, view: _View) -> None:
+def _write_hotspots(group: _Group, view: TargetView) -> None:
     hotspots = [function for function in view.functions() if function.complexity >= COMPLEXITY_THRESHOLD]
     hotspots.sort(key=lambda function: (-function.complexity, function.id))
     for function in hotspots[:SIGNALS_PER_GROUP]:
@@ -224,11 +187,11 @@ def _write_hotspots(group: _Group, view: _View) -> None:
     group.leave_out(hotspots[SIGNALS_PER_GROUP:])
 
 
-def _write_branches(group: _Group, view: _View) -> None:
+def _write_branches(group: _Group, view: TargetView) -> None:
     branching = [function for function in view.functions() if function.branch_points]
-    branching.sort(key=lambda function: (-len(function.branch_points), function.id))
+    branching.sort(key=lambda item: (not view.is_in_play(item), -len(item.branch_points), item.id))
     for function in branching[:SIGNALS_PER_GROUP]:
-        points = [_point(point) for point in function.branch_points[:MAX_POINTS]]
+        points = [_point(branch) for branch in branches_of(function)[:MAX_POINTS]]
         if len(function.branch_points) > MAX_POINTS:
             points.append(f"{len(function.branch_points) - MAX_POINTS} more")
         head = f"- {_shown(function.id)} ({_lines(function)})"
@@ -237,20 +200,23 @@ def _write_branches(group: _Group, view: _View) -> None:
     group.leave_out(branching[SIGNALS_PER_GROUP:])
 
 
-def _point(point: BranchPoint) -> str:
+def _point(branch: Branch) -> str:
+    point = branch.point
     condition = cut(point.condition, max_chars=MAX_CONDITION_CHARS)
-    return f"L{point.line} {point.kind} {condition}".rstrip()
+    lines = f"L{point.line}" + (f"-{point.end_line}" if point.end_line > point.line else "")
+    said = f"{branch.label} {lines} {point.kind} {condition}".rstrip()
+    return f"{said} → {point.leaves}" if point.leaves else said
 
 
-def _write_missing_traces(group: _Group, view: _View) -> None:
+def _write_missing_traces(group: _Group, view: TargetView) -> None:
     missing = view.untraced()
     for item in missing[:SIGNALS_PER_GROUP]:
         group.add(item, f"- {_shown(item.id)} ({_lines(item)})")
     group.leave_out(missing[SIGNALS_PER_GROUP:])
 
 
-def _write_calls(group: _Group, view: _View) -> None:
-    linked = [item for item in view.public if view.callees(item) or view.callers(item)]
+def _write_calls(group: _Group, view: TargetView) -> None:
+    linked = [item for item in view.foremost if view.callees(item) or view.callers(item)]
     for item in linked[:CALL_SUMMARIES]:
         callees, callers = view.callees(item), view.callers(item)
         clauses = [f"- {_shown(item.id)} ({_lines(item)})"]
@@ -263,14 +229,14 @@ def _write_calls(group: _Group, view: _View) -> None:
     group.leave_out(linked[CALL_SUMMARIES:])
 
 
-_WRITERS: Final[Mapping[SignalKind, Callable[[_Group, _View], None]]] = {
+_WRITERS: Final[Mapping[SignalKind, Callable[[_Group, TargetView], None]]] = {
+    "trace_lint": _write_trace_lint,
     "signature": _write_signatures,
     "complexity": _write_hotspots,
     "branches": _write_branches,
     "missing_traces": _write_missing_traces,
     "calls": _write_calls,
 }
-"""In the order of the text."""
 
 
 def _some(names: Sequence[str], most: int) -> str:
@@ -284,20 +250,5 @@ def _shown(name: str) -> str:
     return cut(name, max_chars=MAX_NAME_CHARS)
 
 
-def _symbol_id(item: Definition) -> str:
-    """The id of the first definition of that name in the file."""
-    return f"{_path(item)}::{item.qualname}"
-
-
-def _path(item: Definition) -> str:
-    return item.id.rsplit("::", 1)[0]
-
-
 def _lines(item: Definition) -> str:
     return f"L{item.start_line}-L{item.end_line}"
-
-
-def is_test_path(path: str) -> bool:
-    """Whether the file is a test by its own name or a folder's."""
-    *folders, name = path.split("/")
-    return name.startswith("test_") or name.endswith("_test.py") or not {"test", "tests"}.isdisjoint(folders)

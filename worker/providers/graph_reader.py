@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
@@ -20,6 +21,7 @@ from schemas.request import layer_timeout_ms
 from worker.errors import GraphBehind, RelevanceUnavailable, StoreUnavailable, Unavailable
 from worker.graph.answers import AnswerInputs, GraphAnswer, build_answer, decode_answer, encode_answer
 from worker.graph.links import link_request
+from worker.graph.model import NodeRef
 from worker.graph.pack_writer import PackHead, write_pack
 from worker.graph.packing import TextSizes
 from worker.graph.question import GraphPolicy, Question, Trouble, ask
@@ -151,12 +153,24 @@ class GraphReader:
         if self._answering:
             await asyncio.wait(self._answering.values())
 
+    async def snapshot(
+        self, frame: RequestFrame, scope: Scope, *, roots: Sequence[NodeRef]
+    ) -> Snapshot | None:
+        """The graph that answers are made from, or what of it lies around `roots` where it is too large.
+
+        None where the project was never indexed. Raises as `answer` does.
+        """
+        return await self._latest(frame, scope.project_id, roots, ())
+
     async def _snapshot(self, frame: RequestFrame, question: Question) -> Snapshot | None:
+        return await self._latest(frame, question.project_id, question.roots(), question.names())
+
+    async def _latest(
+        self, frame: RequestFrame, project_id: str, roots: Sequence[NodeRef], names: Sequence[str]
+    ) -> Snapshot | None:
         after = frame.request.after
         version = (after.graph_version or 0) if after is not None else 0
-        latest = partial(
-            self._snapshots.latest, question.project_id, roots=question.roots(), names=question.names()
-        )
+        latest = partial(self._snapshots.latest, project_id, roots=roots, names=names)
         if not version:
             return await latest()
         try:

@@ -19,6 +19,7 @@ from worker.code.facts import (
     Definition,
     Function,
     Import,
+    Leaving,
     ModuleFacts,
     ParseProblem,
     ProblemKind,
@@ -52,7 +53,17 @@ shared = {
     "bound_names": names,
     "traces": traces,
 }
-branches = several(st.builds(BranchPoint, lines, st.sampled_from(get_args(BranchKind)), texts))
+branches = several(
+    st.builds(
+        BranchPoint,
+        lines,
+        st.sampled_from(get_args(BranchKind)),
+        texts,
+        lines,
+        lines,
+        st.sampled_from(get_args(Leaving)),
+    )
+)
 functions = st.builds(Function, **shared, is_async=st.booleans(), complexity=lines, branch_points=branches)
 classes = st.builds(Class, **shared, bases=several(texts))
 imports = st.builds(Import, texts, texts, texts, st.none() | texts, lines, lines)
@@ -70,6 +81,7 @@ modules = st.builds(
     calls=calls,
     bound_names=names,
     traces=traces,
+    placeholders=traces,
 )
 
 
@@ -83,7 +95,7 @@ def test_every_field_of_facts_is_told() -> None:
     """A field that is added to the facts and not to the stream would be lost here."""
     for kind in (Definition, Function, Class, ModuleFacts):
         told = {"functions", "classes", *shared, "is_async", "complexity", "branch_points", "bases"}
-        told |= {"path", "line_count", "parse_problem", "exports", "imports"}
+        told |= {"path", "line_count", "parse_problem", "exports", "imports", "placeholders"}
         assert {field.name for field in dataclasses.fields(kind)} <= told
 
 

@@ -25,11 +25,13 @@ from worker.code.facts import ModuleFacts
 from worker.code.sources import Refused, SourceRoots
 from worker.errors import Unavailable
 from worker.ports import LayerContribution, Scope
-from worker.providers import ast_signals
+from worker.providers import ast_signals, ast_view
 from worker.providers.ast import AstProvider, build_signals, render_ast_context
-from worker.providers.ast_signals import TargetFiles
+from worker.providers.ast_signals import heading_of
+from worker.providers.ast_view import TargetFiles
 from worker.providers.contribution import layer_text
 
+BRANCHES = heading_of("branches", "BUILD")
 SHOP = {
     "shop/cart.py": '''"""The cart."""
 from shop.prices import total
@@ -77,22 +79,23 @@ project_id: shop
 - shop/cart.py:5 class Cart
 - shop/cart.py:8 def add(self, item: str, *, count: int = 1) -> None
 - shop/cart.py:17 def price(self)
+## Calls
+- shop/cart.py::checkout (L21-L32) calls apply, code.renew, cart.price · used by tests/test_cart.py::test_it
+- shop/prices.py::total (L1-L2) used by shop/cart.py::Cart.price
+- shop/cart.py::Cart (L5-L18) calls shop/prices.py::total
+## Branch points (answer by number for each that the change touches)
+- shop/cart.py::checkout (L21-L32): b1 L22-31 for code in codes · \
+b2 L23-24 if code.valid and not code.used · b3 L25-26 elif code.expired → continue · b4 L27-31 else · \
+b5 L30-31 except OSError → return
+- shop/cart.py::Cart.add (L8-L12): b1 L10-11 if count < 1 → raise
+- tests/test_cart.py::test_it (L3-L4): b1 L4 assert not checkout(0)
 ## Complexity hotspots
 - shop/cart.py::checkout (L21-L32): complexity 6
-## Branch points
-- shop/cart.py::checkout (L21-L32): L22 for code in codes · L23 if code.valid and not code.used · \
-L25 elif code.expired · L27 else · L30 except OSError
-- shop/cart.py::Cart.add (L8-L12): L10 if count < 1
-- tests/test_cart.py::test_it (L3-L4): L4 assert not checkout(0)
 ## Missing @traces
 - shop/cart.py::checkout (L21-L32)
 - shop/prices.py::total (L1-L2)
 - shop/cart.py::Cart (L5-L18)
-- shop/cart.py::Cart.price (L17-L18)
-## Calls
-- shop/cart.py::checkout (L21-L32) calls apply, code.renew, cart.price · used by tests/test_cart.py::test_it
-- shop/prices.py::total (L1-L2) used by shop/cart.py::Cart.price
-- shop/cart.py::Cart (L5-L18) calls shop/prices.py::total"""
+- shop/cart.py::Cart.price (L17-L18)"""
 
 
 def write(root: Path, files: dict[str, str]) -> Path:
@@ -153,17 +156,18 @@ async def test_a_fragment_names_its_symbol_and_its_file(tmp_path: Path) -> None:
 
 def test_five_of_each_are_shown_and_the_rest_is_counted() -> None:
     body = "    if a: pass\n" * 4
-    source = "".join(f"def f{n}(a):\n{body}    g{n}()\n" for n in range(8))
+    source = "".join(f"def f{n}(a):\n{body}    g{n}()  # @traces TBD\n" for n in range(8))
     layer = signals(modules(a=source))
-    shown = {group: len(lines_of(layer, group)) for group in ast_signals.GROUPS.values()}
+    shown = {kind: len(lines_of(layer, heading_of(kind, "BUILD"))) for kind in ast_signals.GROUPS}
     assert shown == {
-        "## Public API": 5,
-        "## Complexity hotspots": 5,
-        "## Branch points": 5,
-        "## Missing @traces": 5,
-        "## Calls": 3,
+        "trace_lint": 5,
+        "signature": 5,
+        "complexity": 5,
+        "branches": 5,
+        "missing_traces": 5,
+        "calls": 3,
     }
-    assert layer.capped == 4 * 3 + 5
+    assert layer.capped == 5 * 3 + 5
 
 
 def test_hotspots_begin_at_five_highest_first_and_ties_by_id() -> None:
@@ -180,9 +184,9 @@ def test_hotspots_begin_at_five_highest_first_and_ties_by_id() -> None:
 
 def test_of_many_branch_points_the_first_are_shown_and_the_others_counted() -> None:
     source = "def f(a):\n" + "".join(f"    if a == {n}: pass\n" for n in range(25))
-    [fragment] = [f for f in signals(modules(m=source)).fragments if f.group == "## Branch points"]
+    [fragment] = [f for f in signals(modules(m=source)).fragments if f.group == BRANCHES]
     text, brief = (rendering.text for rendering in fragment.renderings)
-    assert text.endswith("· L11 if a == 9 · 15 more")
+    assert text.endswith("· b10 L11 if a == 9 · 15 more")
     assert brief == "- m.py::f (L1-L26): 25 branch points"
 
 
@@ -358,7 +362,7 @@ def test_a_section_that_fails_leaves_the_others(
     monkeypatch.setitem(ast_signals._WRITERS, broken, fail)  # pyright: ignore[reportPrivateUsage, reportArgumentType]  # a section that fails
     layer = signals(targets)
     assert (layer.status, layer.reason) == ("partial", "section_error")
-    rest = [f.renderings for f in whole.fragments if f.group != ast_signals.GROUPS[broken]]
+    rest = [f.renderings for f in whole.fragments if f.group != heading_of(broken, "BUILD")]
     assert [f.renderings for f in layer.fragments] == rest
 
 
@@ -366,7 +370,7 @@ def test_without_links_the_other_signals_stay(monkeypatch: pytest.MonkeyPatch) -
     def fail(modules: Sequence[ModuleFacts]) -> None:
         raise RecursionError
 
-    monkeypatch.setattr(ast_signals, "link_calls", fail)
+    monkeypatch.setattr(ast_view, "link_calls", fail)
     layer = signals(TargetFiles(tuple(extract(p, s.encode()) for p, s in SHOP.items()), ()))
     assert (layer.status, layer.reason) == ("partial", "section_error")
     assert lines_of(layer, "## Public API")
