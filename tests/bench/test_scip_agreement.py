@@ -99,7 +99,8 @@ def one_line(message: bytes) -> Iterator[Occurrence]:
         elif number == 3 and isinstance(value, int):
             roles = value
     if len(numbers) == 3 and symbol and not symbol.startswith("local "):
-        yield Occurrence(*numbers, symbol, bool(roles & _DEFINITION_ROLE))
+        line, start, end = numbers
+        yield Occurrence(line, start, end, symbol, bool(roles & _DEFINITION_ROLE))
 
 
 # --- The comparison -----------------------------------------------------------------------------------------
