@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
+from schemas.codes import CONTENT_LAYERS
 from schemas.request import BudgetRequest
 from worker.budget.allocation import Overhead, plan_budget
 from worker.budget.layers import ContextBudget, requested_budget
@@ -72,9 +73,8 @@ class Plan:
 
     @property
     def content_tokens(self) -> int:
-        """What the content layers may spend together: all but the answer, `system` and `user`."""
-        budget = self.effective
-        return budget.total - budget.output - budget.system - budget.user
+        """What the content layers may spend together; what is reserved for nobody is not theirs."""
+        return sum([self.effective.layer_budget(layer) for layer in CONTENT_LAYERS])
 
 
 def plan_request(frame: RequestFrame, scope: Scope, policy: ContentPolicy) -> Plan:
