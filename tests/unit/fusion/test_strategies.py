@@ -214,9 +214,9 @@ def test_relevance_has_layers_with_weak_fragments_lend_to_layers_with_strong_one
     assert len(by_relevance) == len(by_layers)
 
 
-def test_where_all_fits_no_strategy_changes_a_byte_of_the_prompt() -> None:
-    prompts = {str(assembled(FACTS, name).messages) for name in (None, *BUILT_IN.names, "recency+relevance")}
-    assert len(prompts) == 1
+def test_where_all_fits_no_strategy_changes_a_byte_of_a_section() -> None:
+    sections = {str(assembled(FACTS, name).parts) for name in (None, *BUILT_IN.names, "recency+relevance")}
+    assert len(sections) == 1
 
 
 def test_several_strategies_each_get_what_they_would_have_had_first() -> None:
@@ -238,7 +238,7 @@ def test_a_strategy_that_cannot_rank_leaves_the_bundle_to_layered() -> None:
     assert bundle.payload is not None
     assert bundle.payload.strategies_used == ("layered",)
     plain = assembled(undated, "layered", budget=tight)
-    assert (bundle.messages, bundle.layers, bundle.payload) == (plain.messages, plain.layers, plain.payload)
+    assert (bundle.parts, bundle.layers) == (plain.parts, plain.layers)
 
 
 @pytest.mark.parametrize("name", ["psychic", "relevance+psychic", "relevance+", "", "Layered"])
