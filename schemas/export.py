@@ -19,6 +19,7 @@ from pydantic import BaseModel
 
 from schemas.receipt import ReceiptRecord
 from schemas.state import StateEvent
+from schemas.tools import ARGUMENTS
 from schemas.topics import DEFAULT_PREFIX, TOPICS, TopicRole, TopicSpec
 from schemas.wire import SCHEMA_VERSION, RequestModel
 
@@ -54,8 +55,11 @@ def export(*, root: Path = ROOT, check: bool = False) -> list[str]:
 
 def documents() -> dict[str, str]:
     """Every exported file's text by its name."""
-    # A receipt's record crosses in a bundle, and stands alone in the files that explain one.
-    schemas = {schema_path(model): json_schema(model) for model in (*messages(), ReceiptRecord)}
+    # A receipt's record crosses in a bundle, and stands alone in the files that explain one; arguments stand
+    # in a call, and alone where tools are offered.
+    schemas = {
+        schema_path(model): json_schema(model) for model in (*messages(), ReceiptRecord, *ARGUMENTS.values())
+    }
     found = {**schemas, "asyncapi.json": async_api()}
     return {name: json.dumps(found[name], indent=2, ensure_ascii=False) + "\n" for name in found}
 
@@ -144,7 +148,7 @@ _DOORS: Final[Mapping[str, Callable[[Document], Document]]] = {
 
 
 def async_api() -> Document:
-    """The AsyncAPI 3.0 document: the worker receives requests and syncs, and sends the rest."""
+    """The AsyncAPI 3.0 document: the worker receives requests, syncs, calls and state, and sends the rest."""
     return {
         "asyncapi": "3.0.0",
         "info": {
@@ -161,6 +165,7 @@ def async_api() -> Document:
             **{topic.role: _channel(topic) for topic in TOPICS},
             "replies": _reply_channel("bundles"),
             "sync-replies": _reply_channel("sync-results"),
+            "tool-replies": _reply_channel("tool-results"),
         },
         "operations": _operations(),
         "components": {
@@ -223,6 +228,11 @@ def _operations() -> Document:
             "reply": _reply("sync-replies", "sync-results"),
         },
         "publish_sync_results": _operation("send", "sync-results", "Answers to syncs without `reply_to`."),
+        "call_tool": {
+            **_operation("receive", "tools", "One call, one answer; a redelivered call is answered anew."),
+            "reply": _reply("tool-replies", "tool-results"),
+        },
+        "publish_tool_results": _operation("send", "tool-results", "Answers to calls without `reply_to`."),
         "take_state_in": _operation("receive", "state", "Taken in, and not answered; a rejection says so."),
         "publish_dead_letters": _operation("send", "dead-letters", "Sent before the rejection."),
     }

@@ -15,6 +15,7 @@ from schemas.bundle import BundleRef, ContextBundle, Rejection
 from schemas.request import AssemblyRequest
 from schemas.state import StateEvent
 from schemas.sync import SyncRequest, SyncResult
+from schemas.tools import ToolRequest, ToolResult
 from schemas.usage import UsageEvent
 
 DEFAULT_PREFIX: Final = "context."
@@ -24,7 +25,9 @@ _DAY_MS: Final = 24 * _HOUR_MS
 _MIB: Final = 1_048_576
 _HEADER_BYTES: Final = 65_536
 
-TopicRole = Literal["requests", "bundles", "usage", "state", "sync", "sync-results", "dead-letters"]
+TopicRole = Literal[
+    "requests", "bundles", "usage", "state", "sync", "sync-results", "tools", "tool-results", "dead-letters"
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,6 +117,24 @@ TOPICS: Final = (
         key="the sync's key",
         carries=(SyncResult, Rejection),
         summary="The answer to each sync; the `request_id` of a rejection is the `sync_id`.",
+    ),
+    TopicSpec(
+        role="tools",
+        partitions=12,
+        retention_ms=_DAY_MS,
+        max_message_bytes=10 * _MIB,
+        key="project_id",
+        carries=(ToolRequest,),
+        summary="Calls of tools by agents, answered in any order.",
+    ),
+    TopicSpec(
+        role="tool-results",
+        partitions=12,
+        retention_ms=_DAY_MS,
+        max_message_bytes=_MIB,
+        key="the call's key",
+        carries=(ToolResult, Rejection),
+        summary="The answer to each call; the `request_id` of a rejection is the `call_id`.",
     ),
     TopicSpec(
         role="dead-letters",

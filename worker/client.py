@@ -30,7 +30,8 @@ from schemas.bundle import BundleRef, ContextBundle, Rejection
 from schemas.request import AssemblyRequest
 from schemas.state import StateEvent
 from schemas.sync import SyncRequest, SyncResult
-from schemas.topics import DEFAULT_PREFIX, topic_name
+from schemas.tools import ToolRequest, ToolResult
+from schemas.topics import DEFAULT_PREFIX, TopicRole, topic_name
 from schemas.usage import UsageEvent
 from worker.kafka_clients import Producer, Record, TopicReader, started_producer, whole_topic
 from worker.logs import mask_url
@@ -39,7 +40,10 @@ _CORRELATION_ID: Final = "correlation_id"
 _REPLY_TO: Final = "reply_to"
 _FETCH_SECONDS: Final = 30.0
 
-Reply = ContextBundle | BundleRef | SyncResult | Rejection
+_PIECE_TOKENS: Final = 1_000_000
+"""Asked for with each piece of a bundle: the worker's own maximum is what it gets."""
+
+Reply = ContextBundle | BundleRef | SyncResult | ToolResult | Rejection
 
 
 class ClientError(Exception):
@@ -82,14 +86,16 @@ class ContextClient:
         http_url: str | None = None,
         http_token: str | None = None,
         security: Mapping[str, Any] | None = None,
+        bundles_over_kafka: bool = False,
     ) -> None:
         """Nothing is connected yet.
 
         `reply_topic` must be on the worker's allow-list; the bundles topic where absent. `http_url` is where
         bundles by reference are fetched instead of the address that the reference names, which a worker
         behind a proxy may not know. The token is sent there and nowhere else: whoever may write to the reply
-        topic could name any address. `security` are keyword arguments of aiokafka's clients. Raises
-        ValueError for a token without an address.
+        topic could name any address. With `bundles_over_kafka` such bundles come in pieces through the tool
+        `get_bundle`, for callers that HTTP does not reach. `security` are keyword arguments of aiokafka's
+        clients. Raises ValueError for a token without an address.
         """
         if http_token is not None and http_url is None:
             raise ValueError("http_token needs http_url, the only address that it is sent to")
@@ -99,12 +105,12 @@ class ContextClient:
         self._reply_topic = reply_topic or self._bundles_topic
         self._http_url = http_url
         self._http_token = http_token
+        self._bundles_over_kafka = bundles_over_kafka
         self._resources = AsyncExitStack()
         self._producer: Producer | None = None
         self._reader: asyncio.Task[None] | None = None
-        self._sync_results_topic = topic_name("sync-results", prefix=topic_prefix)
-        self._sync_reader: asyncio.Task[None] | None = None
-        self._opening_sync = asyncio.Lock()
+        self._more_readers: dict[str, asyncio.Task[None]] = {}
+        self._opening = asyncio.Lock()
         self._awaited: dict[bytes, asyncio.Future[bytes]] = {}
 
     async def __aenter__(self) -> Self:
@@ -155,8 +161,8 @@ class ContextClient:
         except TimeoutError:
             msg = f"no reply to request {request.request_id!r} within {timeout_seconds} s"
             raise ReplyTimeout(msg) from None
-        if isinstance(reply, SyncResult):
-            raise InvalidReply("a request was answered as a sync is")
+        if not isinstance(reply, ContextBundle | Rejection):
+            raise InvalidReply("a request was answered as something else is")
         return reply
 
     async def sync(
@@ -176,8 +182,7 @@ class ContextClient:
         body = request.model_dump_json(exclude_unset=True).encode()
         try:
             async with asyncio.timeout(timeout_seconds):
-                if self._reply_topic == self._bundles_topic:
-                    await self._read_sync_results()
+                await self._read_answers("sync-results")
                 reply = _read_reply(
                     await self.exchange_raw(
                         body,
@@ -190,7 +195,38 @@ class ContextClient:
             msg = f"no reply to sync {request.sync_id!r} within {timeout_seconds} s"
             raise ReplyTimeout(msg) from None
         if not isinstance(reply, SyncResult | Rejection):
-            raise InvalidReply("a sync was answered as a request is")
+            raise InvalidReply("a sync was answered as something else is")
+        return reply
+
+    async def call_tool(
+        self,
+        request: ToolRequest,
+        *,
+        timeout_seconds: float,
+        headers: Sequence[tuple[str, bytes]] = (),
+    ) -> ToolResult | Rejection:
+        """Have a tool run and await what it says; an error of the tool is a result whose `ok` is false.
+
+        Raises ReplyTimeout, InvalidReply, ClientClosed, TopicMissing, or aiokafka's errors where the call
+        could not be published.
+        """
+        body = request.model_dump_json(exclude_unset=True).encode()
+        try:
+            async with asyncio.timeout(timeout_seconds):
+                await self._read_answers("tool-results")
+                reply = _read_reply(
+                    await self.exchange_raw(
+                        body,
+                        key=request.project_id.encode(),
+                        headers=headers,
+                        topic=topic_name("tools", prefix=self._prefix),
+                    )
+                )
+        except TimeoutError:
+            msg = f"no reply to call {request.call_id!r} within {timeout_seconds} s"
+            raise ReplyTimeout(msg) from None
+        if not isinstance(reply, ToolResult | Rejection):
+            raise InvalidReply("a call was answered as something else is")
         return reply
 
     async def publish_event(self, event: StateEvent) -> Published:
@@ -262,17 +298,20 @@ class ContextClient:
         except Exception as error:  # noqa: BLE001 - whatever ends the reader must reach those who wait
             self._fail_all(ClientClosed(f"reading replies failed: {error!r}"))
 
-    async def _read_sync_results(self) -> None:
-        """Read the topic of sync results, too, from where it ends now; once."""
-        async with self._opening_sync:
+    async def _read_answers(self, role: TopicRole) -> None:
+        """Read that topic, too, from where it ends now; once, and not where answers come to our own topic."""
+        if self._reply_topic != self._bundles_topic:
+            return
+        async with self._opening:
             if self._producer is None:
                 raise ClientClosed("the client is not running")
-            if self._sync_reader is None or self._sync_reader.done():
-                results = await self._resources.enter_async_context(
-                    whole_topic(self._sync_results_topic, self._options, from_end=True)
+            reader = self._more_readers.get(role)
+            if reader is None or reader.done():
+                answers = await self._resources.enter_async_context(
+                    whole_topic(topic_name(role, prefix=self._prefix), self._options, from_end=True)
                 )
-                self._sync_reader = asyncio.create_task(self._read_replies(results))
-                self._resources.push_async_callback(self._stop_reading, self._sync_reader)
+                reader = self._more_readers[role] = asyncio.create_task(self._read_replies(answers))
+                self._resources.push_async_callback(self._stop_reading, reader)
 
     async def _stop_reading(self, reader: asyncio.Task[None]) -> None:
         reader.cancel()
@@ -285,15 +324,45 @@ class ContextClient:
                 future.set_exception(error)
 
     async def fetch_bundle(self, reference: BundleRef, *, timeout_seconds: float) -> ContextBundle:
-        """The bundle that a reference stands for. Raises BundleNotFetched where it cannot be had."""
+        """The bundle that a reference stands for. Raises BundleNotFetched where it cannot be had.
+
+        In pieces over Kafka, it raises what `call_tool` does, too.
+        """
+        if self._bundles_over_kafka:
+            body, source = await self._bundle_in_pieces(reference, timeout_seconds), "the worker"
+        else:
+            body, source = await self._bundle_over_http(reference, timeout_seconds)
+        if hashlib.sha256(body).hexdigest() != reference.digest:
+            raise BundleNotFetched(f"{source} gave other bytes than the reference names")
+        return ContextBundle.model_validate_json(body)
+
+    async def _bundle_over_http(self, reference: BundleRef, timeout_seconds: float) -> tuple[bytes, str]:
         url = reference.url
         if self._http_url is not None:
             base = self._http_url.rstrip("/")
             url = f"{base}/projects/{reference.project_id}/bundles/{reference.digest}"
         body = await asyncio.to_thread(_fetch, url, self._http_token, min(timeout_seconds, _FETCH_SECONDS))
-        if hashlib.sha256(body).hexdigest() != reference.digest:
-            raise BundleNotFetched(f"{mask_url(url)} gave other bytes than the reference names")
-        return ContextBundle.model_validate_json(body)
+        return body, mask_url(url)
+
+    async def _bundle_in_pieces(self, reference: BundleRef, timeout_seconds: float) -> bytes:
+        pieces: list[bytes] = []
+        offset: int | None = 0
+        while offset is not None and offset < reference.size_bytes:
+            call = ToolRequest(
+                call_id=f"{reference.digest[:32]}@{offset}",
+                project_id=reference.project_id,
+                tool="get_bundle",
+                arguments={"digest": reference.digest, "offset": offset},
+                budget_tokens=_PIECE_TOKENS,
+            )
+            answer = await self.call_tool(call, timeout_seconds=timeout_seconds)
+            if isinstance(answer, Rejection) or answer.content is None:
+                raise BundleNotFetched(
+                    f"piece {offset} of {reference.digest} could not be had: {answer!r:.500}"
+                )
+            pieces.append(answer.content.encode())
+            offset = answer.next_offset
+        return b"".join(pieces)
 
     # --- Usage -----------------------------------------------------------------------------------
 
@@ -341,6 +410,7 @@ _KINDS: Final[Mapping[str, type[Reply]]] = {
     "bundle": ContextBundle,
     "bundle_ref": BundleRef,
     "sync_result": SyncResult,
+    "tool_result": ToolResult,
     "rejection": Rejection,
 }
 

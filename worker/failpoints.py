@@ -32,6 +32,8 @@ POINTS: Final = (
     "sync.before_index",
     "state.before_store",
     "state.after_store",
+    "tool.before_call",
+    "tool.before_reply",
 )
 
 

@@ -241,6 +241,41 @@ class Http(_Group):
         return self
 
 
+class Tools(_Group):
+    """What agents may call on demand, over Kafka and over MCP."""
+
+    budget_tokens: int = Field(
+        default=4_000, gt=0, description="What one answer may take where the call does not say."
+    )
+    max_budget_tokens: int = Field(default=60_000, gt=0, description="And whatever a call says.")
+    timeout_seconds: float = Field(
+        default=10.0, gt=0, description="One call; a graph that is loaded for it may take most of that."
+    )
+
+    @model_validator(mode="after")
+    def _default_is_within_the_maximum(self) -> Self:
+        if self.budget_tokens > self.max_budget_tokens:
+            raise ValueError("tools.budget_tokens is above tools.max_budget_tokens")
+        return self
+
+
+class Mcp(_Group):
+    """The server of `context-worker mcp --http`."""
+
+    host: str = Field(default="127.0.0.1", description="Anything but loopback needs a token.")
+    port: int = Field(default=8_090, ge=0, le=65_535, description="0 takes a free one.")
+    token: SecretStr | None = Field(default=None, description="Bearer token that every request must bear.")
+    token_file: Path | None = Field(default=None, description="Read at start instead.")
+
+    @model_validator(mode="after")
+    def _token_or_loopback(self) -> Self:
+        has_token = self.token is not None or self.token_file is not None
+        if self.host not in {"127.0.0.1", "::1", "localhost"} and not has_token:
+            msg = f"mcp.host {self.host} is not loopback: set mcp.token or mcp.token_file"
+            raise ValueError(msg)
+        return self
+
+
 class Content(_Group):
     """What shapes the bytes of a bundle."""
 
@@ -420,6 +455,8 @@ class Settings(BaseSettings):
     tracing: Tracing = Tracing()
     graph: Graph = Graph()
     state: State = State()
+    tools: Tools = Tools()
+    mcp: Mcp = Mcp()
     content: Content = Field(default_factory=Content)
 
     @model_validator(mode="after")

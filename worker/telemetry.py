@@ -32,6 +32,9 @@ SPAN_PUBLISH: Final = "context.publish"
 SPAN_SYNC: Final = "context.sync"
 SPAN_INDEX: Final = "context.index"
 SPAN_STATE: Final = "context.state"
+SPAN_TOOL: Final = "context.tool"
+SPAN_TOOL_READ: Final = "context.tool.read"
+SPAN_TOOL_RUN: Final = "context.tool.run"
 
 _SECONDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 
@@ -141,6 +144,12 @@ class Telemetry:
         self.state_events = Counter(
             "context_state_events_total",
             "State events, by outcome (new, repeated, conflicting, late, rejected) and rejection code.",
+            ("outcome", "code"),
+            registry=registry,
+        )
+        self.tool_calls = Counter(
+            "context_tool_calls_total",
+            "Tool calls over Kafka, by outcome (answered, failed, rejected) and error or rejection code.",
             ("outcome", "code"),
             registry=registry,
         )

@@ -174,5 +174,5 @@ async def purge_once(settings: Settings, project_id: str, thread_id: str | None)
 def redrivable_topics(settings: Settings) -> frozenset[str]:
     """Where dead letters may go back to."""
     prefix = settings.kafka.topic_prefix
-    roles: tuple[TopicRole, ...] = ("requests", "state", "sync")
+    roles: tuple[TopicRole, ...] = ("requests", "state", "sync", "tools")
     return frozenset(topic_name(role, prefix=prefix) for role in roles)

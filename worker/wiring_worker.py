@@ -1,4 +1,4 @@
-"""Composition by hand, the whole: one worker, from the ground that all records stand on to its three routes.
+"""Composition by hand, the whole: one worker, from the ground that all records stand on to its routes.
 
 Read `build_service` first: it names the parts in the order in which they are made, which is that of the
 functions below.
@@ -34,6 +34,7 @@ from worker.kafka.received import BodyLimits
 from worker.kafka.replies import Replies, Routes
 from worker.kafka.state_handler import StateHandler
 from worker.kafka.sync_handler import SyncHandler
+from worker.kafka.tool_handler import ToolHandler
 from worker.kafka.topics import TopicCatalogue, ensure_topics
 from worker.ports import CrashLedger, OutcomeStore
 from worker.settings import Settings, read_secret
@@ -46,6 +47,7 @@ from worker.wiring_graph import GraphSource, build_graph
 from worker.wiring_kafka import build_ledger, build_store, connection_of, embedded_settings
 from worker.wiring_state import StateSource, build_state
 from worker.wiring_sync import build_syncs
+from worker.wiring_tools import build_toolbox
 
 log = structlog.get_logger()
 
@@ -80,6 +82,7 @@ async def build_service(settings: Settings, *, usage_log: Path | None = None) ->
             _requests(settings, ground, sources, lines),
             _state_events(settings, ground, sources.state),
             _syncs(settings, stack, ground, sources.graph),
+            _tool_calls(settings, ground, sources),
         ]
         yield Service(
             worker=_worker(settings, ground, routes), health=ground.health, http_url=ground.http_url
@@ -91,7 +94,7 @@ async def build_service(settings: Settings, *, usage_log: Path | None = None) ->
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Ground:
-    """What all three routes stand on."""
+    """What all routes stand on."""
 
     connection: KafkaConnection
     catalogue: TopicCatalogue
@@ -190,7 +193,7 @@ async def _open_sources(settings: Settings, stack: AsyncExitStack, ground: _Grou
     return _Sources(state=state, graph=graph, parsers=parsers)
 
 
-# --- The three routes ------------------------------------------------------------------------------------
+# --- The routes ------------------------------------------------------------------------------------------
 
 
 def _requests(settings: Settings, ground: _Ground, sources: _Sources, lines: UsageLog) -> Route:
@@ -280,6 +283,40 @@ def _syncs(settings: Settings, stack: AsyncExitStack, ground: _Ground, graph: Gr
         max_in_flight=1,
         probe_store=probe_stores,
         expected_seconds=_LONGEST_SYNC_SECONDS,
+    )
+
+
+def _tool_calls(settings: Settings, ground: _Ground, sources: _Sources) -> Route:
+    """Calls of tools, each answered by a result; what is noted of them goes into the state."""
+    answers = replace(ground.answers, bundles=_topic(settings, "tool-results"))
+    return Route(
+        topic=_topic(settings, "tools"),
+        group=f"{settings.kafka.group_id}-tools",
+        handler=ToolHandler(
+            tools=build_toolbox(
+                settings,
+                graph=sources.graph,
+                state=sources.state,
+                bundles=ground.store,
+                telemetry=ground.telemetry,
+            ),
+            writer=sources.state.writer,
+            replies=Replies(
+                ground.publisher,
+                answers,
+                telemetry=ground.telemetry,
+                failpoints=ground.failpoints,
+                ended=ground.telemetry.tool_calls,
+            ),
+            reply_topics=answers.allowed_reply_topics,
+            limits=ground.limits,
+            telemetry=ground.telemetry,
+            failpoints=ground.failpoints,
+        ),
+        max_in_flight=settings.kafka.max_in_flight,
+        # Without it no call can be noted; an outcome store that is away is an answer, not a reason to wait.
+        probe_store=sources.state.store.check,
+        expected_seconds=settings.tools.timeout_seconds,
     )
 
 

@@ -17,7 +17,10 @@ from worker.kafka.topics import TopicNotReady, ensure_topics
 
 pytestmark = [pytest.mark.timeout(120), pytest.mark.asyncio(loop_scope="session")]
 
-ROLES = ("requests", "bundles", "usage", "state", "sync", "sync-results", "dead-letters")
+ROLES = (
+    *("requests", "bundles", "usage", "state", "sync", "sync-results"),
+    *("tools", "tool-results", "dead-letters"),
+)
 
 
 @pytest.fixture(params=["embedded", pytest.param("services", marks=pytest.mark.services)])

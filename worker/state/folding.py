@@ -216,11 +216,17 @@ def _plan_end(status: object) -> Document:
 
 def _runtime(known: Document, records: Sequence[StateRecord]) -> Document:
     """The newest, in short: each change writes all of them anew."""
-    events = [*known.get("events", ()), *map(_in_short, records)]
+    telling = (record for record in records if record.kind != "tool_call" or _tells_something(record.body))
+    events = [*known.get("events", ()), *map(_in_short, telling)]
     if not all("event_id" in event for event in events):
         raise ValueError("events as another version kept them")
     events.sort(key=lambda event: (event["at_us"], event["event_id"]))
     return {"events": events[-MAX_RUNTIME_EVENTS:]}
+
+
+def _tells_something(body: Mapping[str, Any]) -> bool:
+    """Whether a tool call says more than that it was made: else it would only displace what does."""
+    return body["status"] == "failed" or bool(body.get("files") or body.get("refers_to"))
 
 
 def _in_short(record: StateRecord) -> Document:

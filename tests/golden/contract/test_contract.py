@@ -14,11 +14,13 @@ from schemas.codes import RETRYABLE_CODES, RejectionCode
 from schemas.export import json_schema
 from schemas.request import AssemblyRequest
 from schemas.sync import SyncRequest, SyncResult
+from schemas.tools import ToolRequest, ToolResult
 from schemas.usage import UsageEvent, usage_event_id
 from schemas.wire import WireModel, sha256_hex
 from worker.decoding import decode_request
 from worker.kafka.received import BodyLimits
 from worker.kafka.sync_received import decode_sync
+from worker.kafka.tool_received import decode_call
 
 HERE = Path(__file__).parent
 MODELS: dict[str, type[WireModel]] = {
@@ -29,12 +31,15 @@ MODELS: dict[str, type[WireModel]] = {
     "usage": UsageEvent,
     "sync": SyncRequest,
     "sync_result": SyncResult,
+    "tool": ToolRequest,
+    "tool_result": ToolResult,
 }
 FIXTURES = sorted(path.stem for path in HERE.glob("*.json"))
 REQUESTS = [name for name in FIXTURES if name.startswith("request_")]
 BUNDLES = [name for name in FIXTURES if name.startswith("bundle_") and name != "bundle_ref"]
 SYNCS = ["sync_full", "sync_minimal"]
-ANSWERS = [name for name in FIXTURES if name not in {*REQUESTS, *SYNCS}]
+CALLS = ["tool_full", "tool_minimal"]
+ANSWERS = [name for name in FIXTURES if name not in {*REQUESTS, *SYNCS, *CALLS}]
 DIGESTS = {
     "request_minimal": "68d649d4e80bf2493a9ccff0f434c450412d3858b3dd94e8dfd022f993ac729a",
     "request_full": "9e957382f6b2f9142f388e6315ff0fd11c043795ec3c1ac329c6811668e47f3f",
@@ -57,6 +62,8 @@ def compact(name: str) -> bytes:
 
 
 def model_of(name: str) -> type[WireModel]:
+    if name.startswith("tool_result"):
+        return ToolResult
     kind = name if name in {"bundle_ref", "sync_result"} else name.split("_", maxsplit=1)[0]
     return MODELS[kind]
 
@@ -103,6 +110,17 @@ def test_a_sync_decodes_and_is_encoded_to_the_same_bytes(name: str) -> None:
 
 def test_the_full_sync_has_every_field_of_the_contract() -> None:
     assert set(json.loads(read("sync_full"))) == set(SyncRequest.model_fields)
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_a_call_decodes_and_is_encoded_to_the_same_bytes(name: str) -> None:
+    decoded = decode_call(read(name), BodyLimits(max_bytes=1_000_000, max_depth=64))
+    assert decoded.notes.unknown_fields == 0
+    assert decoded.request.model_dump_json(exclude_unset=True).encode() == compact(name)
+
+
+def test_the_full_call_has_every_field_of_the_contract() -> None:
+    assert set(json.loads(read("tool_full"))) == set(ToolRequest.model_fields)
 
 
 def test_the_full_request_has_every_field_of_the_contract() -> None:

@@ -38,6 +38,7 @@ MOVED_BY_OTHER_PARTS = {
     "context_altered_publications",  # test_replies
     "context_records_given_up",  # test_dispatch
     "context_syncs",  # test_sync_handler
+    "context_tool_calls",  # test_tool_handler
     "context_state_events",  # test_state_handler
     "context_undecided_owners",  # test_graph_reader
     "context_pack_cache",  # the pack provider

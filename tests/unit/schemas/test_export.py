@@ -187,7 +187,8 @@ def resolve(document: Any, pointer: str) -> Any:
 def test_every_reference_of_an_exported_file_resolves(name: str) -> None:
     document = json.loads((SCHEMAS / name).read_text())
     found = references(document)
-    assert found or name in {"json/bundle_ref.schema.json", "json/rejection.schema.json"}
+    flat = {"bundle_ref", "rejection", "tool_request"}
+    assert found or "_arguments." in name or name.removeprefix("json/").partition(".")[0] in flat
     for reference in found:
         if reference.startswith("#/"):
             assert isinstance(resolve(document, reference), dict)
@@ -219,7 +220,7 @@ def test_an_operation_names_messages_of_its_own_channel() -> None:
                 assert reference.startswith(reply["channel"]["$ref"] + "/messages/")
 
 
-@pytest.mark.parametrize("operation", ["assemble", "sync"])
+@pytest.mark.parametrize("operation", ["assemble", "sync", "call_tool"])
 def test_a_reply_whose_address_comes_with_the_request_has_a_channel_without_one(operation: str) -> None:
     document = asyncapi()
     reply = document["operations"][operation]["reply"]
@@ -229,7 +230,7 @@ def test_a_reply_whose_address_comes_with_the_request_has_a_channel_without_one(
 
 def test_the_channels_are_the_declared_topics_and_the_asked_for_replies() -> None:
     channels = asyncapi()["channels"]
-    assert set(channels) == {topic.role for topic in TOPICS} | {"replies", "sync-replies"}
+    assert set(channels) == {topic.role for topic in TOPICS} | {"replies", "sync-replies", "tool-replies"}
     kafka = channels["usage"]["bindings"]["kafka"]
     assert (kafka["topic"], kafka["partitions"]) == ("context.usage", 12)
     assert kafka["topicConfiguration"]["retention.ms"] == 7 * 24 * 3_600_000
@@ -253,6 +254,8 @@ def test_the_declared_topics_are_those_that_are_served() -> None:
         ("context.state", 12, 7 * 24),
         ("context.sync", 3, 24),
         ("context.sync-results", 3, 24),
+        ("context.tools", 12, 24),
+        ("context.tool-results", 12, 24),
         ("context.dead-letters", 3, 30 * 24),
     ]
 

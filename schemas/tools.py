@@ -1,0 +1,222 @@
+"""Tools that an agent may call on demand, and what they answer: over Kafka and over MCP alike.
+
+A call that can be read is always answered by a result, also where it names no tool, wrong arguments or an
+unknown id: the agent reads the error and calls again. Only a body that breaks the contract is rejected.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Final, Literal, get_args
+
+from pydantic import ConfigDict, Field, StringConstraints
+
+from schemas.wire import (
+    SCHEMA_VERSION,
+    Count,
+    Flag,
+    Name,
+    OpaqueId,
+    PositiveInt,
+    ProjectId,
+    RequestModel,
+    Sha256Hex,
+    WireModel,
+    canonical_json,
+    sha256_hex,
+)
+
+ToolName = Literal[
+    "get_context",
+    "get_code",
+    "get_tests",
+    "get_requirements",
+    "get_artifact",
+    "get_bundle",
+    "search_code",
+    "symbols",
+    "branches",
+    "refs",
+    "complexity",
+    "skeleton",
+    "skeleton_diff",
+    "branch_tests",
+    "trace_lint",
+]
+TOOL_NAMES: Final[tuple[ToolName, ...]] = get_args(ToolName)
+"""All that the contract knows; a worker has those whose part is built."""
+
+ToolErrorCode = Literal[
+    "unknown_tool",
+    "invalid_arguments",
+    "not_found",
+    "not_indexed",
+    "not_supported",
+    "budget_too_small",
+    "unavailable",
+]
+
+MAX_DEPTH: Final = 5
+"""Hops from an entity. More would be the whole project, and no budget holds that."""
+MAX_HITS: Final = 50
+MAX_NEAR: Final = 5
+MAX_ENTITY_CHARS: Final = 4_096
+MAX_QUERY_CHARS: Final = 20_000
+MAX_TREE_FILES: Final = 200
+MAX_SOURCE_CHARS: Final = 1_000_000
+
+EntityId = Annotated[str, StringConstraints(min_length=1, max_length=MAX_ENTITY_CHARS)]
+Depth = Annotated[int, Field(strict=True, ge=1, le=MAX_DEPTH)]
+
+
+class ToolRequest(RequestModel):
+    """Asks for one tool to be run over one project, and what is known of one thread."""
+
+    schema_version: str = SCHEMA_VERSION
+    kind: Literal["tool"] = "tool"
+    call_id: OpaqueId
+    project_id: ProjectId
+    thread_id: OpaqueId | None = None
+    request_id: OpaqueId | None = None
+    """Of the bundle that the agent works from: the call counts as made for it."""
+    tool: Name
+    arguments: dict[str, Any] = Field(default_factory=dict)
+    budget_tokens: PositiveInt | None = None
+    """What the content may take, by the default model's encoding. Absent: the worker's default. The worker's
+    own maximum holds whatever is asked for."""
+
+
+class ToolError(WireModel):
+    """Why there is no content."""
+
+    code: ToolErrorCode
+    message: str
+    near: tuple[str, ...] = ()
+    """Ids of the same project that may have been meant, the nearest first; any of them is valid in a call."""
+
+
+class ToolReceipt(WireModel):
+    """What a content is made of."""
+
+    snapshot_id: str | None = None
+    """Of the graph that was read; absent where none was."""
+    graph_version: Count | None = None
+    is_part: Flag | None = None
+    """True where the graph is too large to hold and only what lies around the entity was read."""
+    nodes: tuple[str, ...] = ()
+    """Ids of what the content shows, in its order, each once; the first two hundred."""
+    more_nodes: Count = 0
+    """How many it shows beside them."""
+    masked_secrets: Count = 0
+
+
+class ToolResult(WireModel):
+    """What one call came to: `content`, or `error`."""
+
+    schema_version: str = SCHEMA_VERSION
+    kind: Literal["tool_result"] = "tool_result"
+    call_id: OpaqueId
+    project_id: ProjectId
+    tool: Name
+    ok: Flag
+    content: str | None = None
+    """Markdown; of `get_bundle` a piece of the bundle's JSON as it is."""
+    error: ToolError | None = None
+    tokens: Count
+    """Of the content; never above the budget."""
+    truncated: Flag
+    """Whether there is more than the content shows: cut at the budget, or at a cap on neighbours."""
+    next_offset: Count | None = None
+    """Of `get_bundle`: where the next piece begins, in bytes. Absent with the last one."""
+    receipt: ToolReceipt | None = None
+
+
+# --- Arguments ------------------------------------------------------------------------------------------
+
+
+class _Arguments(RequestModel):
+    # A misspelled argument is told, not ignored: an agent would take the default for what it asked for.
+    model_config = ConfigDict(extra="forbid")
+
+
+class GetContextArguments(_Arguments):
+    """An entity, and what lies around it in the graph: callers, callees, requirements, tests, decisions."""
+
+    entity: EntityId
+    """An id, a path or a name that means one thing."""
+    depth: Depth = 1
+    """Hops from the entity."""
+
+
+class GetCodeArguments(_Arguments):
+    """The source of a function, class or file, whole; on request that of its callers."""
+
+    entity_id: EntityId
+    include_callers: Flag = False
+    depth: Depth = 1
+    """How many calls away callers may be."""
+
+
+class GetTestsArguments(_Arguments):
+    """The tests that exercise an entity, and their source."""
+
+    entity_id: EntityId
+
+
+class GetRequirementsArguments(_Arguments):
+    """The requirements that an entity serves, their specification, and the decisions that apply to it."""
+
+    entity_id: EntityId
+
+
+class GetArtifactArguments(_Arguments):
+    """An artifact of the thread or the project, whole."""
+
+    artifact_id: OpaqueId
+
+
+class GetBundleArguments(_Arguments):
+    """A bundle that was published by reference, piece by piece; the pieces joined are the bundle's JSON."""
+
+    digest: Sha256Hex
+    """As the reference names it."""
+    offset: Count = 0
+    """In bytes: 0, then the `next_offset` of the piece before."""
+
+
+class SearchCodeArguments(_Arguments):
+    """Code and documents that words speak of, the best first; names, paths and tracebacks are understood."""
+
+    query: Annotated[str, StringConstraints(min_length=1, max_length=MAX_QUERY_CHARS)]
+    limit: Annotated[int, Field(strict=True, ge=1, le=MAX_HITS)] = 5
+
+
+ToolArguments = (
+    GetContextArguments
+    | GetCodeArguments
+    | GetTestsArguments
+    | GetRequirementsArguments
+    | GetArtifactArguments
+    | GetBundleArguments
+    | SearchCodeArguments
+)
+
+ARGUMENTS: Final[Mapping[ToolName, type[_Arguments]]] = {
+    "get_context": GetContextArguments,
+    "get_code": GetCodeArguments,
+    "get_tests": GetTestsArguments,
+    "get_requirements": GetRequirementsArguments,
+    "get_artifact": GetArtifactArguments,
+    "get_bundle": GetBundleArguments,
+    "search_code": SearchCodeArguments,
+}
+"""What each tool takes."""
+
+
+def tool_event_id(*, tool: str, thread_id: str | None, request_id: str | None) -> str:
+    """Id of the state event that says: this tool was answered for this thread and request.
+
+    The same for every call of the tool, so it is kept once however often the tool is called; and whoever must
+    know whether it was called asks the state for this id.
+    """
+    return "tool_" + sha256_hex(canonical_json([thread_id, request_id, tool]))[:26]

@@ -1,0 +1,281 @@
+"""Serves calls of tools, whichever door they come through: one function for Kafka and for MCP.
+
+A call reads within its scope alone: the graph and the bundles of one project, the artifacts of one thread and
+its project. It is answered by a content or an error, never by an exception, unless there is a defect.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Generic, TypeVar
+
+import structlog
+from pydantic import ValidationError
+
+from schemas.tools import (
+    GetArtifactArguments,
+    GetBundleArguments,
+    GetCodeArguments,
+    GetContextArguments,
+    GetRequirementsArguments,
+    GetTestsArguments,
+    SearchCodeArguments,
+    ToolArguments,
+    ToolError,
+    ToolName,
+    ToolReceipt,
+)
+from worker.errors import Unavailable
+from worker.fusion.masking import mask_secrets
+from worker.graph.links import names_in
+from worker.graph.model import NodeRef
+from worker.graph.snapshot import Snapshot
+from worker.ports import Scope, TokenCounter
+from worker.providers.snapshots import Snapshots
+from worker.providers.threads import SourceThreads
+from worker.retrieval.artifacts import Artifacts
+from worker.retrieval.bundles import BundleSource, cut_bundle, read_bundle
+from worker.retrieval.entities import entry_names, entry_refs
+from worker.retrieval.found import MAX_RECEIPT_NODES, Found, ToolFailed, Written, write
+from worker.retrieval.reading import get_code, get_context, get_requirements, get_tests
+from worker.retrieval.searching import search_code
+from worker.telemetry import SPAN_TOOL_READ, SPAN_TOOL_RUN, Telemetry
+
+log = structlog.get_logger()
+
+A = TypeVar("A")
+
+_MAX_PROBLEMS: Final = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GraphTool(Generic[A]):
+    """A tool that reads the graph: what it takes, and what it makes of a snapshot."""
+
+    name: ToolName
+    arguments: type[A]
+    run: Callable[[Snapshot, A], Found]
+    entries: Callable[[A], tuple[Sequence[NodeRef], Sequence[str]]]
+    """Nodes and names from which a graph is read that is too large to be held."""
+
+
+def _entity_of(text: str) -> tuple[Sequence[NodeRef], Sequence[str]]:
+    return entry_refs(text), entry_names(text)
+
+
+GRAPH_TOOLS: Final[tuple[GraphTool[Any], ...]] = (
+    GraphTool(
+        name="get_context",
+        arguments=GetContextArguments,
+        run=get_context,
+        entries=lambda arguments: _entity_of(arguments.entity),
+    ),
+    GraphTool(
+        name="get_code",
+        arguments=GetCodeArguments,
+        run=get_code,
+        entries=lambda arguments: _entity_of(arguments.entity_id),
+    ),
+    GraphTool(
+        name="get_tests",
+        arguments=GetTestsArguments,
+        run=get_tests,
+        entries=lambda arguments: _entity_of(arguments.entity_id),
+    ),
+    GraphTool(
+        name="get_requirements",
+        arguments=GetRequirementsArguments,
+        run=get_requirements,
+        entries=lambda arguments: _entity_of(arguments.entity_id),
+    ),
+    GraphTool(
+        name="search_code",
+        arguments=SearchCodeArguments,
+        run=search_code,
+        entries=lambda arguments: ((), names_in(arguments.query)),
+    ),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolPolicy:
+    """What holds for every call."""
+
+    budget_tokens: int
+    """Where a call names none."""
+    max_budget_tokens: int
+    timeout_seconds: float
+    unmasked_projects: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolAnswer:
+    """What a call came to: `content`, or `error`."""
+
+    content: str | None = None
+    error: ToolError | None = None
+    tokens: int = 0
+    is_truncated: bool = False
+    next_offset: int | None = None
+    receipt: ToolReceipt | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolSpec:
+    """A tool as it is offered."""
+
+    name: ToolName
+    description: str
+    schema: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """JSON Schema of its arguments."""
+
+
+class Toolbox:
+    """One per process."""
+
+    def __init__(
+        self,
+        snapshots: Snapshots,
+        *,
+        artifacts: Artifacts,
+        bundles: BundleSource,
+        threads: SourceThreads,
+        counter: TokenCounter,
+        policy: ToolPolicy,
+        telemetry: Telemetry,
+        graph_tools: Sequence[GraphTool[Any]] = GRAPH_TOOLS,
+    ) -> None:
+        """`counter` is the default model's; all work on texts and graphs is done in `threads`."""
+        self._snapshots = snapshots
+        self._artifacts = artifacts
+        self._bundles = bundles
+        self._threads = threads
+        self._counter = counter
+        self._policy = policy
+        self._telemetry = telemetry
+        self._graph_tools = {tool.name: tool for tool in graph_tools}
+        self._arguments: dict[str, type[Any]] = {
+            **{name: tool.arguments for name, tool in self._graph_tools.items()},
+            "get_artifact": GetArtifactArguments,
+            "get_bundle": GetBundleArguments,
+        }
+
+    @property
+    def specs(self) -> tuple[ToolSpec, ...]:
+        """The tools that there are, by name."""
+        return tuple(_spec(name, self._arguments[name]) for name in sorted(self._arguments))
+
+    async def call(
+        self, scope: Scope, tool: str, arguments: Mapping[str, Any], *, budget_tokens: int | None = None
+    ) -> ToolAnswer:
+        """What the tool says. Same call, same state, same answer.
+
+        At most `budget_tokens`, or the default, and never more than the policy's maximum. A store that is
+        away, and one that takes too long, is the error `unavailable`.
+        """
+        budget = min(budget_tokens or self._policy.budget_tokens, self._policy.max_budget_tokens)
+        try:
+            read = self._validated(tool, arguments)
+            async with asyncio.timeout(self._policy.timeout_seconds):
+                return await self._answer(scope, tool, read, budget)
+        except ToolFailed as failure:
+            error = ToolError(code=failure.code, message=failure.message, near=failure.near)
+        except (Unavailable, TimeoutError) as cause:
+            log.warning("tool.unavailable", tool=tool, project_id=scope.project_id, cause=str(cause))
+            error = ToolError(code="unavailable", message="what the tool reads is away; call again later")
+        return ToolAnswer(error=error)
+
+    async def _answer(self, scope: Scope, tool: str, read: ToolArguments, budget: int) -> ToolAnswer:
+        match read:
+            case GetArtifactArguments():
+                with self._telemetry.step(SPAN_TOOL_READ):
+                    found = await self._artifacts.get(scope, read)
+                return await self._threads.run(lambda: self._written(scope, found, budget, None))
+            case GetBundleArguments():
+                return await self._bundle(scope, read, budget)
+            case _:
+                return await self._graph(scope, self._graph_tools[tool], read, budget)  # pyright: ignore[reportArgumentType]  # validated: the name is one of them
+
+    async def _graph(self, scope: Scope, tool: GraphTool[Any], read: object, budget: int) -> ToolAnswer:
+        roots, names = tool.entries(read)
+        with self._telemetry.step(SPAN_TOOL_READ):
+            snapshot = await self._snapshots.latest(scope.project_id, roots=roots, names=names)
+        if snapshot is None:
+            raise ToolFailed("not_indexed", "the project has no index yet; sync or index it first")
+        with self._telemetry.step(SPAN_TOOL_RUN):
+            return await self._threads.run(
+                lambda: self._written(scope, tool.run(snapshot, read), budget, snapshot)
+            )
+
+    async def _bundle(self, scope: Scope, read: GetBundleArguments, budget: int) -> ToolAnswer:
+        with self._telemetry.step(SPAN_TOOL_READ):
+            body = await read_bundle(self._bundles, scope, read.digest)
+        piece = await self._threads.run(
+            lambda: cut_bundle(body, read, budget_tokens=budget, counter=self._counter)
+        )
+        return ToolAnswer(
+            content=piece.content,
+            tokens=await self._threads.run(lambda: self._counter.count(piece.content)),
+            is_truncated=piece.next_offset is not None,
+            next_offset=piece.next_offset,
+        )
+
+    def _written(self, scope: Scope, found: Found, budget: int, snapshot: Snapshot | None) -> ToolAnswer:
+        is_masking = scope.project_id not in self._policy.unmasked_projects
+        written = write(
+            found,
+            budget_tokens=budget,
+            counter=self._counter,
+            mask=mask_secrets if is_masking else _as_it_is,
+        )
+        return ToolAnswer(
+            content=written.content,
+            tokens=written.tokens,
+            is_truncated=written.is_truncated,
+            receipt=_receipt(written, snapshot),
+        )
+
+    def _validated(self, tool: str, arguments: Mapping[str, Any]) -> ToolArguments:
+        model = self._arguments.get(tool)
+        if model is None:
+            raise ToolFailed("unknown_tool", f"the tools are {', '.join(sorted(self._arguments))}")
+        try:
+            return model.model_validate(arguments)
+        except ValidationError as error:
+            raise ToolFailed("invalid_arguments", _problems(error)) from None
+
+
+def _spec(name: str, model: type[Any]) -> ToolSpec:
+    schema: dict[str, Any] = model.model_json_schema()
+    return ToolSpec(
+        name=name,  # pyright: ignore[reportArgumentType]  # of the mapping above
+        description=schema.pop("description"),
+        schema=schema,
+    )
+
+
+def _receipt(written: Written, snapshot: Snapshot | None) -> ToolReceipt:
+    return ToolReceipt(
+        snapshot_id=None if snapshot is None else snapshot.head.snapshot_id,
+        graph_version=None if snapshot is None else snapshot.head.graph_version,
+        is_part=True if snapshot is not None and snapshot.is_part else None,
+        nodes=written.nodes[:MAX_RECEIPT_NODES],
+        more_nodes=max(0, len(written.nodes) - MAX_RECEIPT_NODES),
+        masked_secrets=written.masked,
+    )
+
+
+def _problems(error: ValidationError) -> str:
+    """What is wrong with each argument, without what was given: it may be long."""
+    problems = [
+        f"{'.'.join(map(str, one['loc'])) or 'arguments'}: {one['msg']}"
+        for one in error.errors(include_url=False, include_input=False, include_context=False)
+    ]
+    more = f"; and {len(problems) - _MAX_PROBLEMS} more" if len(problems) > _MAX_PROBLEMS else ""
+    return "; ".join(problems[:_MAX_PROBLEMS])[:2_000] + more
+
+
+def _as_it_is(text: str) -> tuple[str, int]:
+    return text, 0
