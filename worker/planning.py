@@ -22,7 +22,7 @@ from worker.ports import RequestFrame, Scope, Subject
 
 _NOTHING_ASKED: Final = BudgetRequest()
 
-_PREAMBLE_PART: Final = 20
+_PREAMBLE_PART: Final = 10
 """Of the window, the part that a preamble may have at the most."""
 
 _SEAM_TOKENS: Final = 2

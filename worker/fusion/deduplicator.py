@@ -68,25 +68,27 @@ class CrossLayerDeduplicator:
 
 
 class _Merging:
-    """The state of one call: who was taken in by whom, by position in the order of preference."""
+    """The state of one call: who was taken in by whom, by place in the input.
+
+    Wherever there is a choice, candidates are put in the order of preference first, so that the order of the
+    input decides nothing; most fragments are candidates of nothing, and are never compared.
+    """
 
     def __init__(self, fragments: Sequence[Fragment]) -> None:
         self._given = fragments
-        self._preferred = sorted(range(len(fragments)), key=lambda n: _preference(fragments[n]))
         self._taken: dict[int, tuple[int, MergeRule]] = {}
 
     def merge_equal(self) -> None:
         """Texts that are equal, wherever they stand if they are long, else under the same heading."""
         equals: dict[tuple[str, ...], list[int]] = {}
-        for number in self._preferred:
-            fragment = self._given[number]
+        for number, fragment in enumerate(self._given):
             text = fragment.renderings[0].text
             is_own = len(text) >= MIN_SHARED_CHARS
             identity = (text,) if is_own else (text, fragment.layer, fragment.group)
             equals.setdefault(identity, []).append(number)
         for numbers in equals.values():
             if len(numbers) > 1:
-                self._merge_equals(numbers)
+                self._merge_equals(self._by_preference(numbers))
 
     def _merge_equals(self, numbers: Sequence[int]) -> None:
         """One pin for each floor, and whatever is no pin for the first that may take it."""
@@ -112,7 +114,7 @@ class _Merging:
                 by_node.setdefault(about, []).append(number)
         for numbers in by_node.values():
             if len(numbers) > 1:
-                self._merge_node(numbers)
+                self._merge_node(self._by_preference(numbers))
 
     def _merge_node(self, numbers: Sequence[int]) -> None:
         words = {number: _words(self._given[number].renderings[0].text) for number in numbers}
@@ -139,7 +141,10 @@ class _Merging:
         """What stands in another text from the beginning of a line to the end of one."""
         texts = {number: self._given[number].renderings[0].text for number in self._left()}
         anchors = {n: anchor for n, text in texts.items() if (anchor := self._anchor(n, text))}
-        places = _places(texts, frozenset(anchors.values()))
+        places = {
+            anchor: self._by_preference(numbers) if len(numbers) > 1 else numbers
+            for anchor, numbers in _places(texts, frozenset(anchors.values())).items()
+        }
         for number, anchor in anchors.items():
             inner = f"\n{texts[number]}\n"
             for taker in places[anchor][:MAX_LOOKED_AT]:
@@ -165,10 +170,9 @@ class _Merging:
     def survivors(self) -> list[Fragment]:
         """Who is left, in input order, with what each took in."""
         taken: dict[int, list[tuple[int, MergeRule]]] = {}
-        for number in self._preferred:
-            if number in self._taken:
-                _, rule = self._taken[number]
-                taken.setdefault(self._root(number), []).append((number, rule))
+        for number in self._by_preference(self._taken):
+            _, rule = self._taken[number]
+            taken.setdefault(self._root(number), []).append((number, rule))
         return [
             self._merged(number, taken[number]) if number in taken else fragment
             for number, fragment in enumerate(self._given)
@@ -195,7 +199,10 @@ class _Merging:
         )
 
     def _left(self) -> Iterator[int]:
-        return (number for number in self._preferred if number not in self._taken)
+        return (number for number in range(len(self._given)) if number not in self._taken)
+
+    def _by_preference(self, numbers: Iterable[int]) -> list[int]:
+        return sorted(numbers, key=lambda n: _preference(self._given[n]))
 
 
 def _standing(fragment: Fragment) -> tuple[bool, bool]:
@@ -203,12 +210,20 @@ def _standing(fragment: Fragment) -> tuple[bool, bool]:
     return (not fragment.is_pinned, fragment.volatility == "request")
 
 
+def _trust(fragment: Fragment) -> int:
+    """That of its most trusted source."""
+    sources = fragment.provenance
+    if len(sources) == 1:
+        return TRUST.get(sources[0].resource_type, 0)
+    return max((TRUST.get(source.resource_type, 0) for source in sources), default=0)
+
+
 def _preference(fragment: Fragment) -> tuple[tuple[bool, bool], int, int, float, int, int, str]:
     """Sorts the fragment that should survive a merge first. Total: place and node tell all others apart."""
     return (
         _standing(fragment),
         -fragment.renderings[0].depth,
-        -max((TRUST.get(source.resource_type, 0) for source in fragment.provenance), default=0),
+        -_trust(fragment),
         # What is no number would make the order depend on the input.
         0.0 if math.isnan(fragment.relevance) else -fragment.relevance,
         _LAYER_ORDER[fragment.layer],
@@ -218,7 +233,7 @@ def _preference(fragment: Fragment) -> tuple[tuple[bool, bool], int, int, float,
 
 
 def _places(texts: Mapping[int, str], anchors: frozenset[str]) -> dict[str, list[int]]:
-    """Whose text has which of these lines, in the order of `texts`. O(length of all texts)."""
+    """Whose text has which of these lines, besides others. O(length of all texts)."""
     places: dict[str, list[int]] = {anchor: [] for anchor in anchors}
     for number, text in texts.items():
         if "\n" in text:

@@ -60,8 +60,12 @@ class _Admission:
 
     def renderings(self, fragment: Fragment) -> tuple[Rendering, ...]:
         given = fragment.renderings
-        if self._is_plain and not any(rendering.text.endswith(("\n", "\r")) for rendering in given):
-            return given
+        if self._is_plain:
+            for rendering in given:
+                if rendering.text.endswith(("\n", "\r")):
+                    break
+            else:
+                return given
         admitted: list[Rendering] = []
         for rendering in given:
             text, escaped = admit_text(rendering.text, self._fence)
@@ -77,6 +81,10 @@ def _worth_trying(
 ) -> tuple[Rendering, ...]:
     if len(given) == 1:
         return given
+    if len(given) == 2:  # noqa: PLR2004 - text and name, as most sources give them
+        deepest, last = given
+        if last.depth <= deepest.depth and (len(last.text) < len(deepest.text)):
+            return given
     if any(one.depth < other.depth for one, other in pairwise(given)):
         given = tuple(sorted(given, key=lambda rendering: -rendering.depth))
     kept = [given[0]]

@@ -24,6 +24,8 @@ NAMES_SHARE: Final = 0.05
 work needs, and makes a tenth more of it visible by name."""
 ENOUGH: Final = 0.975
 """Of the bound on worth: best first is kept where it reaches this much."""
+MAX_TRIED_ROOMS: Final = 4
+MIN_TRIED: Final = 64
 MAX_MISSES: Final = 16
 """Renderings that were counted and did not fit, one after the other, after which no more are tried."""
 MAX_FEW: Final = 24
@@ -71,6 +73,20 @@ class Filling:
 def floor_of(item: Item) -> int:
     """Index of the rendering below which a pin never goes."""
     return len(item.levels) - 1
+
+
+def near_the_room(items: Sequence[Item], room: Room) -> Sequence[Item]:
+    """The items, in packing order, that may find room: of a thousand, the last have none to hope for.
+
+    All pins, and the first others whose texts would fill `MAX_TRIED_ROOMS` such rooms, at least `MIN_TRIED`.
+    """
+    chars = 4 * MAX_TRIED_ROOMS * max(0, room.left)
+    for tried, item in enumerate(items):
+        if not item.is_pinned:
+            chars -= len(item.levels[0].text)
+            if chars < 0 and tried >= MIN_TRIED:
+                return items[:tried]
+    return items
 
 
 def fill(items: Sequence[Item], room: Room) -> Filling:
@@ -151,9 +167,12 @@ def _names_reserve(items: Sequence[Item], room: Room) -> int:
 
 def _fill_class(before: Filling, counts: _Counts, items: Sequence[Item]) -> Filling:
     """The better of two fillings with the bodies of one class; of nearly equals, the best-first one."""
+    if len(items) == 1:
+        # A strategy that ranks by itself has as many classes as fragments.
+        _best_first(before, counts, items)
+        return before
     first = before.copy()
-    is_complete = _best_first(first, counts, items)
-    if is_complete or len(items) == 1:
+    if _best_first(first, counts, items):
         return first
     steps = _steps(before, items)
     reached = _gain(items, before, first)
@@ -174,10 +193,11 @@ def _best_first(filling: Filling, counts: _Counts, items: Sequence[Item]) -> boo
     for item in items:
         if counts.missed >= MAX_MISSES:
             return False
-        if _offer(filling, counts, item, 0):
+        shown = filling.shown.get(item.number)
+        if shown == 0 or _offer(filling, counts, item, 0):
             continue
-        is_complete = is_complete and filling.shown.get(item.number) == 0
-        for level in range(1, filling.shown.get(item.number, len(item.levels))):
+        is_complete = False
+        for level in range(1, len(item.levels) if shown is None else shown):
             if item.levels[level].depth > 0 and _offer(filling, counts, item, level):
                 break
     return is_complete
@@ -185,7 +205,10 @@ def _best_first(filling: Filling, counts: _Counts, items: Sequence[Item]) -> boo
 
 def _offer(filling: Filling, counts: _Counts, item: Item, level: int) -> bool:
     """Show the item so if that fits, in place of what is shown of it."""
-    limit = filling.room.left + filling.paid.get(item.number, 0) - filling.room.heading_cost(item.group)
+    limit = filling.room.left + filling.paid.get(item.number, 0)
+    if limit < 0 or len(item.levels[level].text) > MAX_CHARS_A_TOKEN * (limit + 1):
+        return False
+    limit -= filling.room.heading_cost(item.group)
     if limit < 0 or counts.of(item, level, limit) > limit:
         return False
     _put(filling, counts, item, level)
@@ -228,10 +251,13 @@ def _worth(item: Item, level: int | None) -> float:
 
 
 def _gain(items: Sequence[Item], before: Filling, after: Filling) -> float:
-    return sum(
-        _worth(item, after.shown.get(item.number)) - _worth(item, before.shown.get(item.number))
-        for item in items
-    )
+    """What the fillings differ in, by worth; of these items alone is anything shown that was not before."""
+    total = 0.0
+    for item in items:
+        shown = after.shown.get(item.number)
+        if shown is not None:
+            total += _worth(item, shown) - _worth(item, before.shown.get(item.number))
+    return total
 
 
 def _steps(filling: Filling, items: Sequence[Item]) -> list[Step]:
@@ -239,6 +265,9 @@ def _steps(filling: Filling, items: Sequence[Item]) -> list[Step]:
     found: list[Step] = []
     for number, item in enumerate(items):
         shown = filling.shown.get(item.number)
+        if shown is None and len(item.levels) == 1:
+            found.append(Step(number, 0, _worth(item, 0), _guessed_cost(item.levels[0].text)))
+            continue
         costs = [_guessed_cost(rendering.text) for rendering in item.levels]
         end = len(costs) if shown is None else shown
         found += paying_steps(
@@ -248,19 +277,20 @@ def _steps(filling: Filling, items: Sequence[Item]) -> list[Step]:
             paid_worth=_worth(item, shown),
             paid_cost=0 if shown is None else costs[shown],
         )
-    found.sort(key=lambda step: (-round(step.density, 9), step.item, -step.level))
+    found.sort(key=lambda step: (-step.density, step.item, -step.level))
     return found
 
 
 def _densest_first(filling: Filling, counts: _Counts, items: Sequence[Item], steps: Sequence[Step]) -> None:
     """Take the steps that fit."""
     counts.missed = 0
+    hopeless = 0
     for step in steps:
         item = items[step.item]
         shown = filling.shown.get(item.number)
         if shown is None or step.level < shown:
-            _offer(filling, counts, item, step.level)
-        if counts.missed >= MAX_MISSES:
+            hopeless = 0 if _offer(filling, counts, item, step.level) else hopeless + 1
+        if counts.missed >= MAX_MISSES or hopeless >= MIN_TRIED:
             break
 
 

@@ -9,13 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from typing import Final
 
 from worker.fusion.cutting import cut_into
-from worker.fusion.filling import Filling, Item, fill, floor_of
+from worker.fusion.filling import Filling, Item, fill, floor_of, near_the_room
 from worker.fusion.protocols import DetailLevels, Frame, LayerSpace, Placed, PlacedRule, ScoredFragment
 from worker.fusion.room import Room
 from worker.fusion.sections import SECTION_GAP, compose
 from worker.ports import Rendering
+
+_CHARS_OF_NO_LAYER: Final = 24
+"""No layer has so many characters for each of its tokens: a line of dashes may, prose and code never do."""
 
 
 def section_text(frame: Frame, placed: Iterable[Placed]) -> str:
@@ -54,7 +58,8 @@ class WorthBudgetPacker:
         if _fit_whole(budget, ranked, levels):
             return [place(item, of[0], rule="whole") for item, of in zip(ranked, levels, strict=True)]
         items = [Item(n, item, of) for n, (item, of) in enumerate(zip(ranked, levels, strict=True))]
-        filling = fill(items, Room.of(budget))
+        room = Room.of(budget)
+        filling = fill(near_the_room(items, room), room)
         kept = {
             number: place(ranked[number], levels[number][level], rule=_rule(items[number], level))
             for number, level in filling.shown.items()
@@ -117,6 +122,8 @@ def _fit_whole(
 ) -> bool:
     """Whether everything fits at its deepest, each group's heading counted once for each of its runs."""
     frame = space.frame
+    if sum([len(of[0].text) for of in levels]) > space.budget_tokens * _CHARS_OF_NO_LAYER:
+        return False
     pieces = [(item.fragment.group, of[0].text) for item, of in zip(ranked, levels, strict=True)]
     text = f"{frame.opening}\n{compose(frame.heading, pieces)}\n{frame.closing}{SECTION_GAP}"
     return space.counter.fits(text, space.budget_tokens)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
@@ -20,20 +19,20 @@ def worth(score: float, depth: int) -> float:
     return max(score, _LEAST_SCORE) * DEPTH_WORTH[depth]
 
 
-@dataclass(frozen=True, slots=True)
 class Step:
     """From one way to show a fragment to a deeper one: which of them, what it adds, and what that costs."""
 
-    item: int
-    level: int
-    """Index of the rendering that it leads to."""
-    gain: float
-    cost: int
+    # No dataclass: thousands of these are made for a request.
+    __slots__ = ("cost", "density", "gain", "item", "level")
 
-    @property
-    def density(self) -> float:
+    def __init__(self, item: int, level: int, gain: float, cost: int) -> None:
+        """`level` is the index of the rendering that it leads to."""
+        self.item = item
+        self.level = level
+        self.gain = gain
+        self.cost = cost
+        self.density = round(gain / max(1, cost), 9)
         """Worth by token."""
-        return self.gain / max(1, self.cost)
 
 
 def paying_steps(
@@ -44,7 +43,7 @@ def paying_steps(
     `worths` and `costs` are by rendering, deepest first. The way begins at what is shown and paid for
     already. O(renderings).
     """
-    hull: list[tuple[int, int, float]] = [(-1, paid_cost, paid_worth)]
+    hull = [(-1, paid_cost, paid_worth)]
     for level in range(len(worths) - 1, -1, -1):
         cost, value = costs[level], worths[level]
         if value <= hull[-1][2] or cost < hull[-1][1]:
@@ -53,8 +52,7 @@ def paying_steps(
             hull.pop()
         hull.append((level, cost, value))
     return [
-        Step(item=item, level=after[0], gain=after[2] - before[2], cost=after[1] - before[1])
-        for before, after in pairwise(hull)
+        Step(item, after[0], after[2] - before[2], after[1] - before[1]) for before, after in pairwise(hull)
     ]
 
 

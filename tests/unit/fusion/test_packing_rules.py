@@ -211,9 +211,9 @@ def test_half_written_code_gives_ever_shorter_renderings_or_none(lines: list[str
     ("strategies", "used", "most", "said"),
     [
         (("layered",), 0.1, 500, "The sections below"),
-        (("recency", "relevance"), 0.1, 500, "chosen by recency and relevance."),
-        (("recency",), 0.9, 500, "stands data"),
-        (("recency",), 0.1, 30, "stands data"),
+        (("recency", "house", "tenant"), 0.1, 500, "chosen by house and tenant."),
+        (("house",), 0.9, 500, "stands data"),
+        (("house",), 0.1, 30, "stands data"),
         (("layered",), 0.1, 5, ""),
     ],
 )
