@@ -68,7 +68,7 @@ WORDS = [
 
 def contributions(count: int, rng: random.Random) -> dict[PartName, LayerContribution]:
     """Fragments of all layers: lines and code, one in twenty said twice, one in fifty a pin."""
-    blocks = {
+    blocks: dict[PartName, ContributionBuilder] = {
         layer: ContributionBuilder(layer, heading=f"# {layer.upper()}", resource_type="bench")
         for layer in CONTENT_LAYERS
     }

@@ -56,11 +56,12 @@ class FocusSkeletonCompressor:
         for placed in ranked:
             in_focus = _is_in_focus(placed.fragment, focus)
             levels = _levels(placed, in_focus=in_focus)
-            while levels and (tokens := self._counter.count(levels[0].text + "\n")) > left:
-                levels = levels[1:]
-            if levels:
-                left -= tokens
-                kept.append(_inherited(placed, levels, in_focus=in_focus))
+            for level, rendering in enumerate(levels):
+                tokens = self._counter.count(rendering.text + "\n")
+                if tokens <= left:
+                    left -= tokens
+                    kept.append(_inherited(placed, levels[level:], in_focus=in_focus))
+                    break
         return kept
 
 

@@ -104,8 +104,8 @@ def test_every_fragment_survives_or_is_spoken_for_whatever_the_order(
     by_key = {f.key: f for f in given_}
     for survivor in survivors:
         others = [by_key[absorbed.key] for absorbed in survivor.absorbed]
-        sources = {p for f in (by_key[survivor.key], *others) for p in f.provenance}
-        assert set(survivor.provenance) == sources
+        sources = {p.resource_uri for f in (by_key[survivor.key], *others) for p in f.provenance}
+        assert {p.resource_uri for p in survivor.provenance} == sources
         assert survivor.is_pinned or not any(other.is_pinned for other in others)
         is_lasting = survivor.volatility != "request"
         assert is_lasting or all(other.volatility == "request" for other in others)

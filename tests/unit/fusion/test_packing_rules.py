@@ -123,12 +123,8 @@ def test_what_costs_nothing_is_taken_when_the_room_is_used_up() -> None:
         def count_up_to(self, text: str, limit_tokens: int) -> int:
             return self.count(text)
 
-    levels = {
-        "graph:0:n0": (Rendering(depth=9, text="a b c"),),
-        "graph:1:n1": (Rendering(depth=9, text=" "),),
-    }
     fragments = [fragment(0, "a b c", relevance=0.9), fragment(1, " ", relevance=0.1), fragment(2, "d e")]
-    levels["graph:2:n2"] = fragments[2].renderings
+    levels = {f.key: f.renderings for f in fragments}
     scored = StepwiseScorer().score(fragments, PlanContext(task_type="BUILD", as_of=frame().as_of))
     bare = Frame(opening="", heading="", closing="")
     placed = WorthBudgetPacker().pack(
