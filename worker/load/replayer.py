@@ -36,6 +36,7 @@ from worker.load.spool import Spool, key_digest
 
 _BATCH_RECORDS: Final = 64
 _BATCH_BYTES: Final = 2_000_000
+_PRODUCER_BATCH_BYTES: Final = 262_144
 _YIELD_EVERY: Final = 8
 _TICK_SECONDS: Final = 0.25
 _LONG_WAIT_SECONDS: Final = 0.2
@@ -148,7 +149,9 @@ class Replayer:
         RecordingError.
         """
         async with AsyncExitStack() as stack:
-            producer = await stack.enter_async_context(started_producer(self._target.options))
+            # A request fills the default batch, and then each waits for the one before it.
+            options = {**self._target.options, "max_batch_size": _PRODUCER_BATCH_BYTES}
+            producer = await stack.enter_async_context(started_producer(options))
             streams = await self._open(stack, reply_topics)
             offsets = GroupOffsets(self._target.options, self._target.group)
             stack.push_async_callback(offsets.close)

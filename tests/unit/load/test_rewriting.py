@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -37,10 +38,9 @@ def recorded(body: object, *, headers: tuple[tuple[str, bytes], ...] = (), at: d
 
 def rewritten(record: RecordedRecord, *, keep_ids: bool = False) -> tuple[Outgoing, dict[str, Any]]:
     made = Rewriter(run="run", keep_ids=keep_ids).rewrite(record, number=7, publish_at=LATER)
-    try:
+    fields: dict[str, Any] = {}
+    with suppress(ValueError):
         fields = json.loads(made.value or b"{}")
-    except ValueError:
-        fields = {}
     return made, fields
 
 
