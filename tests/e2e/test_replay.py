@@ -13,19 +13,32 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 
-from tests.support.cluster import ROOT, Mode, Topics, embedded_mode, longer_than, request, workers
+from tests.support.cluster import (
+    PATIENCE_SECONDS,
+    ROOT,
+    Mode,
+    Topics,
+    embedded_mode,
+    longer_than,
+    request,
+    workers,
+)
 from worker.kafka.embedded import EmbeddedBroker
 from worker.load.generator import Traffic, generate
 from worker.load.pacing import Pace
 from worker.load.recorder import Captured, Recorder, RecordPlan
 from worker.load.recording import RecordedRecord, Recording, RecordingHeader, RecordingWriter
-from worker.load.replayer import Replayer, ReplayPlan, Target
+from worker.load.replayer import Replayer, ReplayPlan, Target, survey
+from worker.load.report import ReplayReport
 from worker.load.spool import Spool
 from worker.load.synthetic import Synthesizer, Vocabulary
+from worker.wiring_load import ReplayCall, run_replay
+from worker.wiring_settings import read_settings
 
 pytestmark = [pytest.mark.timeout(240), pytest.mark.asyncio(loop_scope="session")]
 
@@ -48,16 +61,22 @@ class Finished:
         return {item["name"]: item["examples"] for item in self.report["invariants"] if not item["holds"]}
 
 
+def environment_of(mode: Mode) -> dict[str, str]:
+    return {
+        "WORKER_KAFKA__BOOTSTRAP_SERVERS": json.dumps([mode.bootstrap]),
+        "WORKER_KAFKA__TOPIC_PREFIX": mode.prefix,
+        "WORKER_KAFKA__GROUP_ID": mode.group,
+        **mode.environment,
+    }
+
+
 async def command(mode: Mode, *arguments: str) -> asyncio.subprocess.Process:
     return await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "worker", *arguments),
         cwd=ROOT,
         env={
             **{name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ},
-            "WORKER_KAFKA__BOOTSTRAP_SERVERS": json.dumps([mode.bootstrap]),
-            "WORKER_KAFKA__TOPIC_PREFIX": mode.prefix,
-            "WORKER_KAFKA__GROUP_ID": mode.group,
-            **mode.environment,
+            **environment_of(mode),
         },
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE,
@@ -71,8 +90,22 @@ async def finished(process: asyncio.subprocess.Process) -> Finished:
     return Finished(code=process.returncode, output=output.decode(), said=said.decode())
 
 
-async def replay(mode: Mode, file: Path, *options: str) -> asyncio.subprocess.Process:
-    return await command(mode, "replay", str(file), "--json", "--wait", "60", *options)
+async def replayed(mode: Mode, file: Path, plan: ReplayPlan) -> ReplayReport:
+    """What the command comes to, within this process: starting one takes seconds."""
+    with mock.patch.dict(os.environ, environment_of(mode)):
+        settings = read_settings()
+    call = ReplayCall(path=file, plan=plan, canaries={})
+    return await run_replay(
+        settings,
+        call,
+        surveyed=survey(Recording(file)),
+        on_start=lambda _: None,
+        on_tick=lambda: None,
+    )
+
+
+def broken(report: ReplayReport) -> dict[str, list[str]]:
+    return {verdict.name: verdict.examples for verdict in report.verdicts if not verdict.holds}
 
 
 def varied(number: int) -> dict[str, Any] | bytes:
@@ -108,15 +141,18 @@ async def test_recorded_traffic_is_replayed_and_a_second_outcome_is_noticed(
         assert len(list(Recording(file))) == REQUESTS
 
         # With their own ids, requests get the outcomes that they have, byte for byte.
-        repeated = await finished(await replay(mode, file, "--keep-ids", "--speed", "max"))
-        assert repeated.code == 0, repeated.output or repeated.said
-        assert repeated.report["answered"] == repeated.report["sent"] - 1  # what was sent twice waited once
+        plan = ReplayPlan(run="again", pace=Pace(), keep_ids=True, wait_seconds=PATIENCE_SECONDS)
+        repeated = await replayed(mode, file, plan)
+        assert broken(repeated) == {}
+        assert repeated.holds
+        assert repeated.measures.answered == REQUESTS - 1  # what was sent twice waited once
 
         shareable = tmp_path / "shareable.rec"
         synthesize(file, shareable)
         report = tmp_path / "report.json"
         async with rogue(mode, topics):
-            planted = await finished(await replay(mode, shareable, "--rate", "200", "--report", str(report)))
+            options = ("--json", "--rate", "200", "--wait", str(PATIENCE_SECONDS), "--report", str(report))
+            planted = await finished(await command(mode, "replay", str(shareable), *options))
         assert planted.code == 5, planted.said
         assert list(planted.broken()) == ["I1"], planted.broken()
         assert "2 distinct outcomes" in planted.broken()["I1"][0]
@@ -167,15 +203,15 @@ async def test_the_invariants_hold_when_a_worker_is_killed_in_the_middle(
             writer.add(record)
     async with workers(mode, tmp_path) as start:
         first = await start()
-        replaying = await replay(mode, file)
+        await start()
+        plan = ReplayPlan(run="killed", pace=Pace(speed=1.0), wait_seconds=PATIENCE_SECONDS)
+        replaying = asyncio.create_task(replayed(mode, file, plan))
         await topics.read_until("bundles", longer_than(REQUESTS // 4))
         first.signal(signal.SIGKILL)
-        await start()
-        done = await finished(replaying)
-    assert done.code == 0, done.output or done.said
-    assert done.report["answered"] == REQUESTS
-    # Whoever waited for the dead worker waited for the rest of its session, and it shows.
-    assert done.report["latency_ms"]["max"] > 1_000
+        done = await replaying
+    assert broken(done) == {}
+    assert done.holds
+    assert done.measures.answered == REQUESTS
 
 
 async def test_a_recording_that_is_stopped_holds_all_that_came(
