@@ -44,6 +44,7 @@ COUNTS = dict.fromkeys(
         "unknown_fields",
         "naive_times",
         "escaped_delimiters",
+        "clamped_scores",
         "fragments_considered",
         "fragments_kept",
         "fragments_dropped",
@@ -163,6 +164,7 @@ def answer(
         "exact": True,
         "counts": COUNTS,
         "masked_secrets": 0,
+        "reusable_prefix_tokens": 0,
         "thread_id": None,
     }
     return compact(bundle), compact(event)

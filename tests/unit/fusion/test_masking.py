@@ -193,7 +193,7 @@ def test_every_text_of_a_fragment_comes_through_the_door() -> None:
 
 
 def test_clean_contributions_are_the_very_same() -> None:
-    given_ = {
+    given_: dict[PartName, LayerContribution] = {
         "memory": contribution("one", "two" * 40),
         "plan": LayerContribution(layer="plan", status="empty"),
     }
