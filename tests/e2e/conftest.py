@@ -21,6 +21,7 @@ WAITING = (
     "test_dispatch_outages.py",
     "test_dispatch_processes.py",
     "test_worker_poison.py",
+    "test_replay.py",
     "test_worker_rebalances.py",
     "test_worker.py",
 )
