@@ -40,6 +40,8 @@ def read_branches(node: Node) -> list[BranchPoint]:
         return []
     if kind == "else" and any(child.type in _IFS for child in node.children):
         return []
+    if node.type == "if_clause" and node.parent is not None and node.parent.type == "case_clause":
+        return []  # a guard, which is part of its case
     if kind == "if" and _continues_if(node):
         kind = "elif"
     if node.type == "conditional_expression" and len(node.named_children) == _PYTHON_TERNARY:

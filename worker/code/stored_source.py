@@ -6,11 +6,12 @@ So a tool reads what the graph was made from, needs no file, and agrees with wha
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 from worker.graph.model import Node
 from worker.graph.snapshot import Snapshot
 
-_CODE = frozenset({"Module", "Class", "Function"})
+_CODE: Final = frozenset({"Module", "Class", "Function"})
 
 
 def nodes_of_file(snapshot: Snapshot, path: str) -> list[Node]:
@@ -18,8 +19,9 @@ def nodes_of_file(snapshot: Snapshot, path: str) -> list[Node]:
     number = snapshot.file_number(path)
     if number is None:
         return []
-    first, last = snapshot.documents.file_starts[number : number + 2].tolist()
-    nodes = [snapshot.nodes[n] for n in snapshot.documents.nodes[first:last].tolist()]
+    documents = snapshot.documents
+    first, last = int(documents.file_starts[number]), int(documents.file_starts[number + 1])
+    nodes = [snapshot.nodes[int(n)] for n in documents.nodes[first:last]]
     return [node for node in nodes if node.label in _CODE]
 
 

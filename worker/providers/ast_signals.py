@@ -2,8 +2,8 @@
 
 Five of each: requirement tags that need mending, public signatures, complexity hotspots, functions with
 branch points (each of which a change has to address), public symbols without a requirement; calls of the
-three foremost symbols. Foremost is what the request names, then what most others among the target files use, then
-what stands at the top level, then the order of files and lines; tests come last.
+three foremost symbols. Foremost is what the request names, then what most others among the target files use,
+then what stands at the top level, then the order of files and lines; tests come last.
 """
 
 from __future__ import annotations
