@@ -21,7 +21,7 @@ from rich.console import Console
 
 from schemas.codes import RejectionCode
 from schemas.times import parse_time
-from worker import cli_evaluate, cli_graph, cli_load, cli_receipts, cli_state, cli_strategies
+from worker import cli_evaluate, cli_graph, cli_load, cli_mcp, cli_receipts, cli_state, cli_strategies
 from worker.errors import Rejected, Unavailable, WorkerError
 from worker.logs import configure_logs
 from worker.terminal import REJECTED, AsJson, fail, load_settings, talk
@@ -53,6 +53,7 @@ app.command()(cli_strategies.strategies)
 app.command()(cli_load.record)
 app.command()(cli_load.generate)
 app.command()(cli_load.replay)
+app.command()(cli_mcp.mcp)
 app.command()(cli_receipts.explain)
 app.command()(cli_receipts.diff)
 app.command()(cli_receipts.what_if)

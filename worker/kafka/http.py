@@ -79,7 +79,7 @@ def build_app(*, health: Healthy, store: BundleSource, telemetry: Telemetry, tok
         return Response(telemetry.exposition(), media_type=_METRICS_TYPE)
 
     async def bundle(request: Request) -> Response:
-        if token is not None and not _bears(request, token):
+        if token is not None and not bears_token(request, token):
             return JSONResponse({"error": "unauthorized"}, 401, {"WWW-Authenticate": "Bearer"})
         project_id, digest = request.path_params["project_id"], request.path_params["digest"]
         if not (_PROJECT_ID.fullmatch(project_id) and _DIGEST.fullmatch(digest)):
@@ -173,7 +173,8 @@ def _state(*, is_good: bool, reasons: Sequence[str]) -> Response:
     return JSONResponse({"ok": is_good, "reasons": list(reasons)}, 200 if is_good else 503)
 
 
-def _bears(request: Request, token: str) -> bool:
+def bears_token(request: Request, token: str) -> bool:
+    """Whether the request bears that token."""
     scheme, _, offered = request.headers.get("authorization", "").partition(" ")
     # Compared as bytes, in a time that does not depend on where they differ.
     is_same = hmac.compare_digest(offered.strip().encode("latin-1", "replace"), token.encode())

@@ -10,10 +10,8 @@ rejection, with the id of the call as `request_id`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from typing import Any, Protocol
 
 import structlog
 from opentelemetry import trace
@@ -29,23 +27,11 @@ from worker.kafka.records import Handled, InboundRecord
 from worker.kafka.replies import Replies
 from worker.kafka.spans import record_span
 from worker.kafka.tool_received import ReceivedCall, receive_call
-from worker.ports import Scope
-from worker.retrieval.recording import tool_record
-from worker.retrieval.toolbox import ToolAnswer
+from worker.retrieval.serving import Tools, serve_call
 from worker.state.writing import StateWriter
-from worker.telemetry import SPAN_DECODE, SPAN_PUBLISH, SPAN_STORE, SPAN_TOOL, Telemetry
+from worker.telemetry import SPAN_DECODE, SPAN_PUBLISH, SPAN_TOOL, Telemetry
 
 _log = structlog.get_logger(__name__)
-
-
-class Tools(Protocol):
-    """Serves calls."""
-
-    async def call(
-        self, scope: Scope, tool: str, arguments: Mapping[str, Any], *, budget_tokens: int | None = None
-    ) -> ToolAnswer:
-        """What the tool says; an error is an answer, too."""
-        ...
 
 
 class ToolHandler:
@@ -115,35 +101,15 @@ class ToolHandler:
             )
 
     async def _result(self, request: ToolRequest, received: ReceivedCall) -> ToolResult:
-        """The answer, noted where it is one."""
-        scope = Scope(project_id=request.project_id, thread_id=request.thread_id)
         await self._failpoints.reach("tool.before_call", request.call_id)
-        answer = await self._tools.call(
-            scope, request.tool, request.arguments, budget_tokens=request.budget_tokens
+        result = await serve_call(
+            request,
+            tools=self._tools,
+            writer=self._writer,
+            answered_at=instant(received.record.timestamp_ms),
         )
-        if answer.error is None:
-            note = tool_record(
-                scope,
-                request_id=request.request_id,
-                tool=request.tool,
-                answered_at=instant(received.record.timestamp_ms),
-            )
-            if note is not None:
-                with self._telemetry.step(SPAN_STORE):
-                    await self._writer.apply(request.project_id, note)
         await self._failpoints.reach("tool.before_reply", request.call_id)
-        return ToolResult(
-            call_id=request.call_id,
-            project_id=request.project_id,
-            tool=request.tool,
-            ok=answer.error is None,
-            content=answer.content,
-            error=answer.error,
-            tokens=answer.tokens,
-            truncated=answer.is_truncated,
-            next_offset=answer.next_offset,
-            receipt=answer.receipt,
-        )
+        return result
 
     async def _refuse(self, received: ReceivedCall, error: Rejected) -> Handled:
         await self._replies.without_outcome(received, error)

@@ -86,7 +86,8 @@ def near_ids(snapshot: Snapshot, text: str) -> tuple[str, ...]:
     names = _alike(snapshot.names.sorted_names, name.rpartition(".")[2] or name)
     is_place = bool(colons) or "/" in name or "." in name
     paths = _alike(snapshot.paths[1:], path if colons else name) if is_place else []
-    literal = [snapshot.nodes[n].id for n in snapshot.names.by_literal_id.tolist()]
+    numbers: list[int] = snapshot.names.by_literal_id.tolist()
+    literal = [snapshot.nodes[number].id for number in numbers]
     candidates = {snapshot.nodes[n].id for one in names for n in snapshot.names.exact(one)[:_COMPARED_NAMES]}
     candidates |= {*paths, *_alike(literal, name)}
     return most_alike(candidates, wanted)
@@ -112,7 +113,10 @@ def _of_name(snapshot: Snapshot, text: str) -> list[int]:
 
 
 def _ends_with(node_id: str, text: str) -> bool:
-    return node_id.endswith((f"::{text}", f".{text}", f"/{text}"))
+    """Whether the parts of `text` are the last of the node's: of its path, dotted, and its name."""
+    path, _, name = node_id.partition("::")
+    dotted = f"{path.rpartition('.')[0] or path}.{name}".replace("/", ".")
+    return f".{dotted}".endswith("." + text.replace("::", ".").replace("/", "."))
 
 
 def _quoted(text: str) -> str:

@@ -244,7 +244,7 @@ class Toolbox:
         try:
             return model.model_validate(arguments)
         except ValidationError as error:
-            raise ToolFailed("invalid_arguments", _problems(error)) from None
+            raise ToolFailed("invalid_arguments", problems_of(error)) from None
 
 
 def _spec(name: str, model: type[Any]) -> ToolSpec:
@@ -267,7 +267,7 @@ def _receipt(written: Written, snapshot: Snapshot | None) -> ToolReceipt:
     )
 
 
-def _problems(error: ValidationError) -> str:
+def problems_of(error: ValidationError) -> str:
     """What is wrong with each argument, without what was given: it may be long."""
     problems = [
         f"{'.'.join(map(str, one['loc'])) or 'arguments'}: {one['msg']}"
