@@ -12,7 +12,7 @@ SERVED := eval "$$($(SERVICES) env)"; $(PYTEST)
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 
 .PHONY: help setup demo run fmt lint types imports schemas schemas-check canon static golden test test-unit \
-	test-integration test-e2e up down status bench check lock clean
+	test-integration test-e2e up down status screens bench check lock clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "%-18s %s\n", $$1, $$2}' Makefile
@@ -76,6 +76,10 @@ test-e2e: setup  ## the real worker on real Kafka; needs `make up`
 
 up:  ## start Kafka, Neo4j and Redis, install what is missing
 	@$(SERVICES) up
+
+screens: setup  ## take the README's pictures of an explanation again
+	@$(SERVICES) up chromium
+	@$(BIN)/python infra/screens.py
 
 down:  ## end them and remove their data
 	@$(SERVICES) down

@@ -225,7 +225,7 @@ _SERVICES: Final = (
 SERVICES: Final[Mapping[str, Service]] = {service.name: service for service in _SERVICES}
 
 # Programs without a server of their own, by the Debian package that brings them.
-TOOLS: Final[Mapping[str, str]] = {"swipl": "swi-prolog-nox"}
+TOOLS: Final[Mapping[str, str]] = {"swipl": "swi-prolog-nox", "chromium": "chromium"}
 
 
 def tool_exports() -> dict[str, str]:

@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, settings
 from worker.kafka.embedded import EmbeddedBroker, embedded_broker
 
 TESTS = Path(__file__).parent
-SERVICE_FIXTURES = frozenset({"kafka_bootstrap", "neo4j_url", "neo4j_auth", "redis_url", "swipl"})
+SERVICE_FIXTURES = frozenset({"kafka_bootstrap", "neo4j_url", "neo4j_auth", "redis_url", "swipl", "chromium"})
 
 # Derandomised, so that a failure on one machine is the same failure on every machine. A slow machine is
 # no reason to fail, whether it is one example or the generation of all that is slow.
@@ -87,6 +87,12 @@ def redis_url() -> str:
 def swipl() -> Path:
     """The SWI-Prolog program."""
     return Path(_address("CONTEXT_TEST_SWIPL", "SWI-Prolog"))
+
+
+@pytest.fixture(scope="session")
+def chromium() -> Path:
+    """The browser, Debian's."""
+    return Path(_address("CONTEXT_TEST_CHROMIUM", "Chromium"))
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")

@@ -12,10 +12,11 @@ import typer
 from rich.console import Console
 
 from worker.errors import Rejected
-from worker.terminal import REJECTED, AsJson, check_project, fail, load_settings
+from worker.terminal import REJECTED, AsJson, check_project, fail, load_settings, talk
 
 if TYPE_CHECKING:
     from worker.assembly import Assembled
+    from worker.explaining.replay import Verdict
     from worker.explaining.stored import Stored
     from worker.wiring import Settings
 
@@ -32,6 +33,9 @@ ReceiptFile = Annotated[
         "--receipt", help="A file of `assemble --receipt-out`, or a bundle that holds its record; no store."
     ),
 ]
+HtmlFile = Annotated[
+    Path | None, typer.Option("--html", help="Write one self-contained page to this file, and print nothing.")
+]
 
 
 def explain(
@@ -43,12 +47,13 @@ def explain(
         bool, typer.Option("--verify", help="Make the bundle again from its capture and compare every byte.")
     ] = False,
     all_lines: Annotated[bool, typer.Option("--all", help="Every line of every layer.")] = False,
+    html: HtmlFile = None,
     as_json: AsJson = False,
 ) -> None:
     """Say what went into a prompt, what stayed out, and which rule decided.
 
     Exit code 0; 4 where the request was rejected; 6 where all of it has expired; with `--verify` 5 where the
-    bundle differs, and 6 where its capture was not kept.
+    bundle differs (a page is written, and says so), and 6 where its capture was not kept.
 
     Example: `context-worker explain r-17 --project shop --verify`
     """
@@ -57,8 +62,15 @@ def explain(
 
     settings = load_settings()
     stored = _stored(settings, request_id, project, generation, receipt)
-    if verify:
-        _verify(stored, settings, as_json=as_json)
+    verdict = _verdict(stored, settings) if verify else None
+    if html is not None:
+        from worker.explaining.page import explanation_page  # noqa: PLC0415  # loads only where it is used
+
+        _write_page(html, explanation_page(explanation_of(stored), verdict=verdict))
+    if verdict is not None:
+        _print_verdict(verdict, as_json=as_json)
+        return
+    if html is not None and not as_json:
         return
     explanation = explanation_of(stored)
     if as_json:
@@ -72,6 +84,7 @@ def diff(
     second: Annotated[str, typer.Argument(metavar="B", help="Another one.")],
     project: Project = None,
     generation: Generation = 0,
+    html: HtmlFile = None,
     as_json: AsJson = False,
 ) -> None:
     """Say why two prompts differ: inputs, fragments with their rules, and the first differing byte.
@@ -91,9 +104,16 @@ def diff(
         for name in (first, second)
     ]
     found = difference(*both)
+    if html is not None:
+        from worker.explaining.page import difference_page  # noqa: PLC0415  # loads only where it is used
+        from worker.explaining.view import explain as explanation_of  # noqa: PLC0415  # as above
+
+        _write_page(
+            html, difference_page(found, first=explanation_of(both[0]), second=explanation_of(both[1]))
+        )
     if as_json:
         _write(asdict(found))
-    else:
+    elif html is None:
         print_difference(found, Console(highlight=False))
 
 
@@ -112,6 +132,7 @@ def what_if(
     steps: Annotated[
         int, typer.Option(help="How many further thousands of tokens to try.", min=0, max=32)
     ] = 3,
+    html: HtmlFile = None,
     as_json: AsJson = False,
 ) -> None:
     """Say what another budget or strategy would change, and what the next thousand tokens are worth.
@@ -135,9 +156,14 @@ def what_if(
         fail(f"{error.code}: {error}", code=NO_CAPTURE)
     except Rejected as error:
         fail(f"{error.code}: {error.message}", code=REJECTED)
+    if html is not None:
+        from worker.explaining.page import supposed_page  # noqa: PLC0415  # loads only where it is used
+        from worker.explaining.view import explain as explanation_of  # noqa: PLC0415  # as above
+
+        _write_page(html, supposed_page(supposed, supposition, explanation=explanation_of(stored)))
     if as_json:
         _write(asdict(supposed))
-    else:
+    elif html is None:
         print_supposed(supposed, Console(highlight=False))
 
 
@@ -156,24 +182,33 @@ def write_receipt(path: Path, assembled: Assembled) -> None:
     )
 
 
-def _verify(stored: Stored, settings: Settings, *, as_json: bool) -> None:
+def _verdict(stored: Stored, settings: Settings) -> Verdict:
     from worker.explaining.replay import verify  # noqa: PLC0415  # loads only where it is used
-    from worker.receipt_views import print_verdict  # noqa: PLC0415  # as above
     from worker.receipts.capture import CaptureUnreadable  # noqa: PLC0415  # as above
     from worker.wiring_receipts import explaining_policy  # noqa: PLC0415  # as above
 
     try:
-        verdict = verify(stored, explaining_policy(settings))
+        return verify(stored, explaining_policy(settings))
     except CaptureUnreadable as error:
         fail(f"{error.code}: {error}", code=NO_CAPTURE)
     except Rejected as error:
         fail(f"this code refuses what was served: {error.code}: {error.message}", code=DIFFERS)
+
+
+def _print_verdict(verdict: Verdict, *, as_json: bool) -> None:
+    from worker.receipt_views import print_verdict  # noqa: PLC0415  # loads only where it is used
+
     if as_json:
         _write(asdict(verdict))
     else:
         print_verdict(verdict, Console(highlight=False))
     if verdict.outcome != "same":
         raise typer.Exit(DIFFERS)
+
+
+def _write_page(path: Path, page: str) -> None:
+    path.write_text(page, encoding="utf-8", newline="\n")
+    talk.print(f"wrote {path}", markup=False, soft_wrap=True)
 
 
 def _stored(

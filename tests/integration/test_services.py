@@ -277,7 +277,7 @@ def test_a_service_that_ends_at_its_start_shows_the_end_of_its_log(runner: Runne
 def test_an_unknown_service_is_refused_by_name(runner: Runner) -> None:
     result = runner("up", "mysql")
     assert result.returncode == 2
-    assert "'mysql' is none of redis, neo4j, kafka, swipl" in result.stderr
+    assert "'mysql' is none of redis, neo4j, kafka, swipl, chromium" in result.stderr
 
 
 def test_run_gives_the_command_its_services_and_leaves_nothing(runner: Runner) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -52,6 +52,8 @@ class FragmentView:
     size_bytes: int
     masked: int
     strategies: tuple[str, ...]
+    also_from: tuple[str, ...]
+    """The other fragments that it speaks for, each as its layer and node."""
     text: str | None
     """The deepest rendering; None without a capture."""
 
@@ -173,6 +175,7 @@ def layer_views(
 ) -> tuple[LayerView, ...]:
     """The ten parts in joined order."""
     texts = _Texts(record, capture)
+    spoken_for = _spoken_for(record.fragments)
     sources = {source.layer: source for source in record.sources}
     views: list[LayerView] = []
     for layer in PARTS:
@@ -185,7 +188,13 @@ def layer_views(
                 tokens=report.tokens if report else None,
                 budget_tokens=report.budget_tokens if report else None,
                 reserved_tokens=report.reserved_tokens if report else None,
-                fragments=tuple([texts.view(line) for line in record.fragments if line.layer == layer]),
+                fragments=tuple(
+                    [
+                        texts.view(line, also_from=also_from)
+                        for line, also_from in zip(record.fragments, spoken_for, strict=True)
+                        if line.layer == layer
+                    ]
+                ),
                 rest=tuple(_rest(record, layer)),
             )
         )
@@ -195,6 +204,25 @@ def layer_views(
 def why(line: ReceiptFragment) -> str:
     """The rule that decided, as a person would say it."""
     return f"{WHY[line.rule]} {line.into}" if line.into else WHY[line.rule]
+
+
+def _spoken_for(lines: Sequence[ReceiptFragment]) -> list[tuple[str, ...]]:
+    """For each line the fragments that were merged into it.
+
+    Their lines follow its own; each is asked whose it is, for one that is only counted has no line.
+    """
+    spoken_for: list[tuple[str, ...]] = []
+    following: list[ReceiptFragment] = []
+    for line in reversed(lines):
+        if line.into is not None:
+            following.append(line)
+            spoken_for.append(())
+            continue
+        name = f"{line.layer}:{line.node}"
+        mine = [f"{other.layer}:{other.node}" for other in reversed(following) if other.into == name]
+        spoken_for.append(tuple(mine))
+        following = []
+    return spoken_for[::-1]
 
 
 def _rest(record: ReceiptRecord, layer: PartName) -> Iterator[RestView]:
@@ -245,7 +273,7 @@ class _Texts:
         spec = capture.header.spec
         self._counter = counter_for(record.encoding, safety_factor=spec.safety_factor if spec else "1")
 
-    def view(self, line: ReceiptFragment) -> FragmentView:
+    def view(self, line: ReceiptFragment, *, also_from: tuple[str, ...]) -> FragmentView:
         plain = FragmentView(
             node=line.node,
             fate=line.fate,
@@ -259,6 +287,7 @@ class _Texts:
             size_bytes=line.size_bytes,
             masked=line.masked,
             strategies=line.strategies or (),
+            also_from=also_from,
             text=None,
         )
         # A fragment that others were merged into may have the rank of one of them.
