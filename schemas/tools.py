@@ -44,7 +44,7 @@ ToolName = Literal[
     "trace_lint",
 ]
 TOOL_NAMES: Final[tuple[ToolName, ...]] = get_args(ToolName)
-"""All that the contract knows; a worker has those whose part is built."""
+"""All that the contract knows."""
 
 ToolErrorCode = Literal[
     "unknown_tool",
@@ -62,8 +62,8 @@ MAX_HITS: Final = 50
 MAX_NEAR: Final = 5
 MAX_ENTITY_CHARS: Final = 4_096
 MAX_QUERY_CHARS: Final = 20_000
-MAX_TREE_FILES: Final = 200
-MAX_SOURCE_CHARS: Final = 1_000_000
+MAX_SOURCE_CHARS: Final = 500_000
+MAX_EXECUTED_LINES: Final = 50_000
 
 EntityId = Annotated[str, StringConstraints(min_length=1, max_length=MAX_ENTITY_CHARS)]
 Depth = Annotated[int, Field(strict=True, ge=1, le=MAX_DEPTH)]
@@ -191,6 +191,66 @@ class SearchCodeArguments(_Arguments):
     limit: Annotated[int, Field(strict=True, ge=1, le=MAX_HITS)] = 5
 
 
+class SymbolsArguments(_Arguments):
+    """What a file defines: classes and functions with lines, signatures and complexity."""
+
+    entity_id: EntityId
+    """A path, or anything that stands in the file."""
+
+
+class BranchesArguments(_Arguments):
+    """The branch points of a function or of a class's methods, by number, each to be answered for."""
+
+    entity_id: EntityId
+
+
+class RefsArguments(_Arguments):
+    """Who calls an entity and whom it calls, with places; guesses say that they are."""
+
+    entity_id: EntityId
+
+
+class ComplexityArguments(_Arguments):
+    """The functions of a file, class or function by cyclomatic complexity, the most complex first."""
+
+    entity_id: EntityId
+    at_least: Annotated[int, Field(strict=True, ge=1, le=10_000)] = 1
+
+
+class SkeletonArguments(_Arguments):
+    """A file, class or function without bodies: what others depend on, and a contract to keep to."""
+
+    entity_id: EntityId
+
+
+class SkeletonDiffArguments(_Arguments):
+    """Where a new source of a file escapes from the shape that the file has now."""
+
+    entity_id: EntityId
+    """The file, or anything that stands in it."""
+    source: Annotated[str, StringConstraints(max_length=MAX_SOURCE_CHARS)]
+    """The new source of the whole file."""
+
+
+class BranchTestsArguments(_Arguments):
+    """A pytest file to fill in: one test for each branch of a function that nothing has run."""
+
+    entity_id: EntityId
+    executed_lines: Annotated[
+        tuple[Annotated[int, Field(strict=True, ge=1)], ...], Field(max_length=MAX_EXECUTED_LINES)
+    ] = ()
+    """Of the function's file, as coverage counts them; without any, no branch counts as tested."""
+
+
+class TraceLintArguments(_Arguments):
+    """Requirement tags of a file that name what no document defines, or are not filled in."""
+
+    entity_id: EntityId
+    """The file, or anything that stands in it."""
+    source: Annotated[str, StringConstraints(max_length=MAX_SOURCE_CHARS)] | None = None
+    """Looked at in place of the file as it is indexed: a check before it is written."""
+
+
 ToolArguments = (
     GetContextArguments
     | GetCodeArguments
@@ -199,6 +259,14 @@ ToolArguments = (
     | GetArtifactArguments
     | GetBundleArguments
     | SearchCodeArguments
+    | SymbolsArguments
+    | BranchesArguments
+    | RefsArguments
+    | ComplexityArguments
+    | SkeletonArguments
+    | SkeletonDiffArguments
+    | BranchTestsArguments
+    | TraceLintArguments
 )
 
 ARGUMENTS: Final[Mapping[ToolName, type[_Arguments]]] = {
@@ -209,6 +277,14 @@ ARGUMENTS: Final[Mapping[ToolName, type[_Arguments]]] = {
     "get_artifact": GetArtifactArguments,
     "get_bundle": GetBundleArguments,
     "search_code": SearchCodeArguments,
+    "symbols": SymbolsArguments,
+    "branches": BranchesArguments,
+    "refs": RefsArguments,
+    "complexity": ComplexityArguments,
+    "skeleton": SkeletonArguments,
+    "skeleton_diff": SkeletonDiffArguments,
+    "branch_tests": BranchTestsArguments,
+    "trace_lint": TraceLintArguments,
 }
 """What each tool takes."""
 

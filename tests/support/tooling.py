@@ -82,8 +82,8 @@ ARTIFACTS: tuple[tuple[str, str | None, dict[str, Any]], ...] = (
 POLICY = ToolPolicy(budget_tokens=2_000, max_budget_tokens=20_000, timeout_seconds=5.0)
 
 
-async def fill(folder: Path) -> None:
-    """Index both projects and take the artifacts in."""
+async def fill(folder: Path, files: Mapping[str, str] = FILES) -> None:
+    """Index both projects, the shop with these files, and take the artifacts in."""
     graph, state = SqliteGraphStore(folder / "graph.db"), SqliteStateStore(folder / "state.db")
     syncer = ProjectSyncer(
         graph, SourceRoots({}), cache=IndexCache(), options=IndexOptions(with_history=False)
@@ -92,8 +92,8 @@ async def fill(folder: Path) -> None:
     async def is_settled() -> bool:
         return False
 
-    for project, files in (("shop", FILES), ("bank", FOREIGN)):
-        sent = tuple(SyncFile(path=path, content=text) for path, text in files.items())
+    for project, own in (("shop", files), ("bank", FOREIGN)):
+        sent = tuple(SyncFile(path=path, content=text) for path, text in own.items())
         await syncer.sync(SyncRequest(sync_id="s", project_id=project, files=sent), is_settled=is_settled)
     for number, (project, thread, body) in enumerate(ARTIFACTS):
         await state.apply(project, [record(f"a-{number}", "artifact", body, thread=thread)])

@@ -9,23 +9,31 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, Protocol, TypeVar
 
 import structlog
 from pydantic import ValidationError
 
 from schemas.tools import (
+    BranchesArguments,
+    BranchTestsArguments,
+    ComplexityArguments,
     GetArtifactArguments,
     GetBundleArguments,
     GetCodeArguments,
     GetContextArguments,
     GetRequirementsArguments,
     GetTestsArguments,
+    RefsArguments,
     SearchCodeArguments,
+    SkeletonArguments,
+    SkeletonDiffArguments,
+    SymbolsArguments,
     ToolArguments,
     ToolError,
     ToolName,
     ToolReceipt,
+    TraceLintArguments,
 )
 from worker.errors import Unavailable
 from worker.fusion.masking import mask_secrets
@@ -41,6 +49,16 @@ from worker.retrieval.entities import entry_names, entry_refs
 from worker.retrieval.found import MAX_RECEIPT_NODES, Found, ToolFailed, Written, write
 from worker.retrieval.reading import get_code, get_context, get_requirements, get_tests
 from worker.retrieval.searching import search_code
+from worker.retrieval.structure import (
+    branch_tests,
+    branches,
+    complexity,
+    refs,
+    skeleton,
+    skeleton_diff,
+    symbols,
+    trace_lint,
+)
 from worker.telemetry import SPAN_TOOL_READ, SPAN_TOOL_RUN, Telemetry
 
 log = structlog.get_logger()
@@ -65,37 +83,45 @@ def _entity_of(text: str) -> tuple[Sequence[NodeRef], Sequence[str]]:
     return entry_refs(text), entry_names(text)
 
 
+class _OfEntity(Protocol):
+    @property
+    def entity_id(self) -> str:
+        """Whatever names it."""
+        ...
+
+
+E = TypeVar("E", bound=_OfEntity)
+
+
+def _around_entity(name: ToolName, arguments: type[E], run: Callable[[Snapshot, E], Found]) -> GraphTool[E]:
+    """A tool whose arguments name an entity by its id."""
+    return GraphTool(name=name, arguments=arguments, run=run, entries=lambda read: _entity_of(read.entity_id))
+
+
 GRAPH_TOOLS: Final[tuple[GraphTool[Any], ...]] = (
     GraphTool(
         name="get_context",
         arguments=GetContextArguments,
         run=get_context,
-        entries=lambda arguments: _entity_of(arguments.entity),
-    ),
-    GraphTool(
-        name="get_code",
-        arguments=GetCodeArguments,
-        run=get_code,
-        entries=lambda arguments: _entity_of(arguments.entity_id),
-    ),
-    GraphTool(
-        name="get_tests",
-        arguments=GetTestsArguments,
-        run=get_tests,
-        entries=lambda arguments: _entity_of(arguments.entity_id),
-    ),
-    GraphTool(
-        name="get_requirements",
-        arguments=GetRequirementsArguments,
-        run=get_requirements,
-        entries=lambda arguments: _entity_of(arguments.entity_id),
+        entries=lambda read: _entity_of(read.entity),
     ),
     GraphTool(
         name="search_code",
         arguments=SearchCodeArguments,
         run=search_code,
-        entries=lambda arguments: ((), names_in(arguments.query)),
+        entries=lambda read: ((), names_in(read.query)),
     ),
+    _around_entity("get_code", GetCodeArguments, get_code),
+    _around_entity("get_tests", GetTestsArguments, get_tests),
+    _around_entity("get_requirements", GetRequirementsArguments, get_requirements),
+    _around_entity("symbols", SymbolsArguments, symbols),
+    _around_entity("branches", BranchesArguments, branches),
+    _around_entity("refs", RefsArguments, refs),
+    _around_entity("complexity", ComplexityArguments, complexity),
+    _around_entity("skeleton", SkeletonArguments, skeleton),
+    _around_entity("skeleton_diff", SkeletonDiffArguments, skeleton_diff),
+    _around_entity("branch_tests", BranchTestsArguments, branch_tests),
+    _around_entity("trace_lint", TraceLintArguments, trace_lint),
 )
 
 
