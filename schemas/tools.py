@@ -221,6 +221,8 @@ class SkeletonArguments(_Arguments):
     """A file, class or function without bodies: what others depend on, and a contract to keep to."""
 
     entity_id: EntityId
+    contract: Annotated[str, StringConstraints(max_length=MAX_SOURCE_CHARS)] | None = None
+    """A class diagram of Mermaid: given is the skeleton that it asks for, in place of the file's own."""
 
 
 class SkeletonDiffArguments(_Arguments):
@@ -230,6 +232,8 @@ class SkeletonDiffArguments(_Arguments):
     """The file, or anything that stands in it."""
     source: Annotated[str, StringConstraints(max_length=MAX_SOURCE_CHARS)]
     """The new source of the whole file."""
+    contract: Annotated[str, StringConstraints(max_length=MAX_SOURCE_CHARS)] | None = None
+    """What it has to keep to, in place of the file as it is: a class diagram of Mermaid, or a skeleton."""
 
 
 class BranchTestsArguments(_Arguments):

@@ -20,6 +20,7 @@ from schemas.tools import (
 )
 from worker.code.branch_tests import branch_tests as scaffold_of
 from worker.code.branches import NotSupported, facts_of_text, read_branches_of
+from worker.code.contracts import contract_shape, contract_skeleton
 from worker.code.shapes import Escape, Shape, shape_of
 from worker.code.shapes import skeleton_diff as difference_of
 from worker.code.skeletons import skeleton as skeleton_of
@@ -106,9 +107,16 @@ def refs(snapshot: Snapshot, arguments: RefsArguments) -> Found:
 
 
 def skeleton(snapshot: Snapshot, arguments: SkeletonArguments) -> Found:
-    """The entity, or its whole file, without bodies."""
+    """The entity, or its whole file, without bodies; or what a contract asks of that file."""
     root = snapshot.nodes[find_entity(snapshot, arguments.entity_id)]
     nodes = _file_of(snapshot, root.id)
+    if arguments.contract is not None:
+        asked = _supported(contract_skeleton(arguments.contract))
+        title = heading(nodes[0], f"contract, {asked.definitions} definitions")
+        unread = f"\nNot understood: {one_line(' | '.join(asked.unread))}" if asked.unread else ""
+        return Found(
+            pieces=(Piece(text=f"{title}\n{_code(asked.text, asked.language)}{unread}", node_id=nodes[0].id),)
+        )
     qualname = root.property("qualname") if root.label in _DEFINITIONS else None
     language = nodes[0].language
     found = _supported(skeleton_of(source_of_nodes(nodes), language=language, qualname=qualname))
@@ -119,11 +127,14 @@ def skeleton(snapshot: Snapshot, arguments: SkeletonArguments) -> Found:
 
 
 def skeleton_diff(snapshot: Snapshot, arguments: SkeletonDiffArguments) -> Found:
-    """Where `source` escapes from the shape that the entity's file has in the graph."""
+    """Where `source` escapes from its contract, or else from the shape that its file has in the graph."""
     nodes = _file_of(snapshot, arguments.entity_id)
     if nodes[0].language != "python":
         raise ToolFailed("not_supported", "shapes are compared of Python alone")
-    expected: Shape = _supported(shape_of(source_of_nodes(nodes)))
+    contract = arguments.contract
+    expected: Shape = _supported(
+        shape_of(source_of_nodes(nodes)) if contract is None else contract_shape(contract)
+    )
     found = difference_of(expected, _supported(shape_of(arguments.source)))
     path = nodes[0].path
     title = f"# {path}: {_counted(found.escapes, 'structural escape')}"

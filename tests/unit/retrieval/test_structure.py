@@ -121,6 +121,21 @@ async def test_a_skeleton_diff_names_what_escapes_and_nothing_else(shop: Shop) -
     assert "choose" in text
 
 
+async def test_a_contract_is_handed_over_as_a_skeleton_and_code_is_held_to_it(shop: Shop) -> None:
+    diagram = "classDiagram\nclass Till {\n+take(coin: int) int\n??\n}\n"
+    text = await said(shop, "skeleton", entity_id="src/branchy.py", contract=diagram)
+    assert fence_in(text) == "class Till:\n\n    def take(self, coin: int) -> int:\n        ..."
+    assert "Not understood: ??" in text
+    asked = {"entity_id": "src/branchy.py", "contract": diagram}
+    kept = "class Till:\n    def take(self, coin: int) -> int:\n        return coin\n"
+    assert "0 structural escapes" in await said(shop, "skeleton_diff", source=kept, **asked)
+    other = await said(shop, "skeleton_diff", source=kept.replace("coin: int", "coin: str"), **asked)
+    assert "- signature" in other
+    answer = await shop.call("skeleton", entity_id="src/branchy.py", contract="flowchart LR")
+    assert answer.error is not None
+    assert answer.error.code == "not_supported"
+
+
 async def test_branch_tests_are_a_file_that_parses_with_a_test_for_each_branch_left(shop: Shop) -> None:
     text = fence_in(await said(shop, "branch_tests", entity_id=BRANCHY))
     every = [node.name for node in ast.walk(ast.parse(text)) if isinstance(node, ast.FunctionDef)]
@@ -152,7 +167,7 @@ async def test_tags_that_dangle_are_found_in_the_index_and_in_a_source_that_is_n
 async def test_what_is_no_code_is_not_supported_and_says_why(
     shop: Shop, tool: str, more: dict[str, str]
 ) -> None:
-    answer = await shop.call(tool, entity_id="REQ-1", **more)
+    answer = await shop.ask(tool, {"entity_id": "REQ-1", **more})
     assert answer.error is not None
     assert answer.error.code == "not_supported"
     assert "REQ-1" in answer.error.message or tool == "branch_tests"
