@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Take the README's picture of an explanation again, from a request of the demo, in a real browser.
+"""Take the README's pictures of an explanation again, from a request of the demo, in a real browser.
 
 python infra/screens.py [FOLDER]      with the project's own environment; `make screens` does that
 """
@@ -21,21 +21,21 @@ from worker.demo_requests import demo_requests
 CHECKOUT: Final = Path(__file__).resolve().parent.parent
 AS_OF: Final = "2026-01-15T00:00:00Z"
 REQUEST: Final = "far more material than window: trimmed, and said so"
-WIDTH_PX: Final = 1_120
-HEIGHT_PX: Final = 1_400
+# Too small for what the sources give, so that the pictures show what gives way.
+BUDGET: Final = {"total": 2_400, "layers": {"output": 200}}
+WIDTH_PX: Final = 1_040
 
 
 def main(folder: Path) -> int:
-    """Write `explain.png` into the folder; its exit code."""
+    """Write both pictures into the folder; the exit code."""
     browser = shutil.which("chromium")
     if browser is None:
         print("error: chromium is missing; run `python3 infra/services.py up chromium`", file=sys.stderr)
         return 1
     with tempfile.TemporaryDirectory() as scratch:
         page = _page(Path(scratch))
-        target = folder / "explain.png"
-        _take(browser, page, target)
-    print(f"wrote {target}")
+        folder.mkdir(parents=True, exist_ok=True)
+        _take(browser, page, folder)
     return 0
 
 
@@ -45,7 +45,7 @@ def _page(scratch: Path) -> Path:
     body = next(body for title, body in demo_requests(CHECKOUT) if title == REQUEST)
     if isinstance(body, bytes):
         raise TypeError(f"{REQUEST!r} is no request")
-    request.write_text(json.dumps({"request_id": "demo-5", **body}))
+    request.write_text(json.dumps({**body, "request_id": "demo-5", "budget": BUDGET}))
     _worker("assemble", str(request), "--as-of", AS_OF, "--receipt-out", str(receipt))
     _worker("explain", "--receipt", str(receipt), "--verify", "--html", str(page))
     return page
@@ -57,13 +57,17 @@ def _worker(*arguments: str) -> None:
     )
 
 
-def _take(browser: str, page: Path, target: Path) -> None:
+def _take(browser: str, page: Path, folder: Path) -> None:
     with sync_playwright() as playwright:
         chromium = playwright.chromium.launch(executable_path=browser)
-        view = chromium.new_page(viewport={"width": WIDTH_PX, "height": HEIGHT_PX}, color_scheme="light")
+        view = chromium.new_page(viewport={"width": WIDTH_PX, "height": 820}, color_scheme="light")
         view.goto(page.as_uri())
-        target.parent.mkdir(parents=True, exist_ok=True)
-        view.screenshot(path=target)
+        view.screenshot(path=folder / "explain.png")
+        # What was kept whole needs no explaining: the picture is of the rest, with one text opened.
+        view.locator("input[value=kept]").uncheck()
+        view.locator(".fragments tbody tr:visible details.text summary").first.click()
+        view.mouse.move(0, 0)
+        view.locator("section:has(> #fragments)").screenshot(path=folder / "fragments.png")
         chromium.close()
 
 

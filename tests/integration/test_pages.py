@@ -12,12 +12,13 @@ import pytest_asyncio
 from playwright.async_api import Browser, BrowserContext, Page, async_playwright
 from typer.testing import CliRunner
 
+from schemas.receipt import MAX_LEFT_OUT_LINES, MAX_SHOWN_LINES
 from tests.support.assembling import assemble
 from tests.support.explaining import crowded, stored_of
 from worker.cli import app
 from worker.cli_receipts import write_receipt
 from worker.explaining.page import explanation_page
-from worker.explaining.view import Explanation, FragmentView, explain
+from worker.explaining.view import Explanation, FragmentView, RestView, explain
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -165,11 +166,13 @@ async def explanation(**more: Any) -> Explanation:
     return explain(await stored_of(crowded(**more)))
 
 
-def with_fragments(whole: Explanation, fragments: Sequence[FragmentView]) -> Explanation:
+def with_fragments(
+    whole: Explanation, fragments: Sequence[FragmentView], *, rest: tuple[RestView, ...] = ()
+) -> Explanation:
     """The same, its first layer with other fragments and all others with none."""
     first, *others = whole.layers
-    layers = (replace(first, fragments=tuple(fragments)), *[replace(o, fragments=()) for o in others])
-    return replace(whole, layers=layers)
+    filled = replace(first, fragments=tuple(fragments), rest=rest)
+    return replace(whole, layers=(filled, *[replace(layer, fragments=(), rest=()) for layer in others]))
 
 
 # It renders, offline, and asks for nothing
@@ -252,6 +255,7 @@ async def test_typing_and_unticking_narrow_the_rows(page: Page) -> None:
     await page.keyboard.type("DECISION/")
     found = await names(page)
     assert found == [name for name in everything if "decision/" in name]
+    assert await page.locator("h3.layer:visible").all_inner_texts() == ["mission"]
     assert await page.locator("#found").inner_text() == f"{len(found)} found"
     await page.keyboard.press("Control+A")
     await page.keyboard.press("Delete")
@@ -377,21 +381,27 @@ async def test_the_policy_stops_what_escaping_would_have_missed(
     assert await seen.page.locator("h1").is_visible()
 
 
-async def test_ten_thousand_fragments_begin_closed_and_can_be_found(
+async def test_a_receipt_of_ten_thousand_fragments_begins_closed_and_can_be_searched(
     offline: BrowserContext, tmp_path: Path
 ) -> None:
     whole = await explanation()
     fragment = whole.layers[1].fragments[0]
-    many = [
+    lines = [
         replace(fragment, node=f"code://file_{n}.py", rank=n, text=f"def function_{n}(): ...\n")
-        for n in range(10_000)
+        for n in range(MAX_SHOWN_LINES)
     ]
+    dropped = [
+        replace(fragment, node=f"code://other_{n}.py", fate="dropped", rule="no_room", tokens=None)
+        for n in range(MAX_LEFT_OUT_LINES)
+    ]
+    rest = RestView(fate="dropped", rule="no_room", why="no room", count=8_900, size_bytes=890_000)
     path = tmp_path / "large.html"
-    path.write_text(explanation_page(with_fragments(whole, many)))
+    path.write_text(explanation_page(with_fragments(whole, [*lines, *dropped], rest=(rest,))))
     seen = await opened(offline, path)
-    assert await seen.page.locator(".group .count").first.inner_text() == "10,000 fragments"
+    counts = await seen.page.locator(".group .count").all_inner_texts()
+    assert counts == ["1,000 fragments", "9,000 fragments"]
     assert not await seen.page.locator(".fragments").first.is_visible()
-    await seen.page.locator("#find").fill("file_777")
+    await seen.page.locator("#find").fill("file_77")
     assert await seen.page.locator("#found").inner_text() == "11 found"
-    assert await seen.page.locator(".fragments tbody tr:not([hidden])").count() == 11
+    assert len(await names(seen.page)) == 11
     assert seen.complaints == []

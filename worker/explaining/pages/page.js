@@ -1,25 +1,29 @@
 "use strict";
 // Without this the page says the same: here are only finding, filtering and sorting.
 (() => {
-  const groups = [...document.querySelectorAll("details.group:has(.fragments)")].map(
-    (details) => ({
-      details,
-      count: details.querySelector(".count"),
-      all: details.querySelector(".count").textContent,
-      wasOpen: details.open,
-      rows: [...details.querySelectorAll("tbody > tr")].map((row) => ({
-        row,
-        fate: row.dataset.fate,
-        text: row.textContent.toLowerCase(),
-      })),
-    }),
-  );
+  const groups = [...document.querySelectorAll("details.group:has(.fragments)")].map((details) => ({
+    details,
+    count: details.querySelector(".count"),
+    all: details.querySelector(".count").textContent,
+    wasOpen: details.open,
+    rows: null,
+  }));
   const controls = document.getElementById("controls");
   if (controls === null) return;
 
   const find = document.getElementById("find");
   const fates = [...controls.querySelectorAll("input[name=fate]")];
   const found = document.getElementById("found");
+
+  // Read when they are first asked for, so that a long page opens at once.
+  function rowsOf(group) {
+    group.rows ??= [...group.details.querySelectorAll("tbody > tr")].map((row) => ({
+      row,
+      fate: row.dataset.fate,
+      text: row.textContent.toLowerCase(),
+    }));
+    return group.rows;
+  }
 
   function filter() {
     const wanted = find.value.trim().toLowerCase();
@@ -28,7 +32,7 @@
     let total = 0;
     for (const group of groups) {
       let matching = 0;
-      for (const { row, fate, text } of group.rows) {
+      for (const { row, fate, text } of rowsOf(group)) {
         const matches = shown.has(fate) && text.includes(wanted);
         row.hidden = !matches;
         matching += matches;
@@ -44,7 +48,7 @@
   function sortable(header) {
     const table = header.closest("table");
     const body = table.tBodies[0];
-    const original = [...body.rows];
+    let original = null;
     const column = header.cellIndex;
     const isNumber = header.dataset.sort === "number";
     const button = document.createElement("button");
@@ -56,6 +60,7 @@
       const directions = isNumber ? ["descending", "ascending", null] : ["ascending", "descending", null];
       const next = directions[(directions.indexOf(header.getAttribute("aria-sort")) + 1) % 3];
       for (const other of table.tHead.rows[0].cells) other.removeAttribute("aria-sort");
+      original ??= [...body.rows];
       const rows = [...original];
       if (next !== null) {
         header.setAttribute("aria-sort", next);
