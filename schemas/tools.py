@@ -196,6 +196,8 @@ class SymbolsArguments(_Arguments):
 
     entity_id: EntityId
     """A path, or anything that stands in the file."""
+    parameters: Annotated[bool, Field(strict=True)] = False
+    """Whether to say of each function which parameters have no type, and which are never used."""
 
 
 class BranchesArguments(_Arguments):

@@ -19,7 +19,7 @@ from worker.code.parsing import parse
 from worker.code.scopes import all_args
 from worker.code.skeletons import definitions_in
 
-MAX_REPORTS: Final = 200
+MAX_REPORTS: Final = 2_000
 
 _WHOLE_LOCALS: Final = frozenset({"locals", "vars", "eval", "exec", "dir"})
 _NO_BODY: Final = frozenset({"overload", "abstractmethod"})

@@ -5,7 +5,8 @@ They read the source as the graph holds it, so they agree with what bundles show
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, TypeVar
 
 from schemas.tools import (
@@ -21,6 +22,7 @@ from schemas.tools import (
 from worker.code.branch_tests import branch_tests as scaffold_of
 from worker.code.branches import NotSupported, facts_of_text, read_branches_of
 from worker.code.contracts import contract_shape, contract_skeleton
+from worker.code.parameters import ParameterReport, report_parameters
 from worker.code.shapes import Escape, Shape, shape_of
 from worker.code.shapes import skeleton_diff as difference_of
 from worker.code.skeletons import skeleton as skeleton_of
@@ -48,7 +50,27 @@ def symbols(snapshot: Snapshot, arguments: SymbolsArguments) -> Found:
     nodes = _file_of(snapshot, arguments.entity_id)
     found = [node for node in nodes if node.label in _DEFINITIONS]
     title = f"# {nodes[0].path}: {_counted(found, 'definition')}"
-    return _listed(title, ((node.id, _symbol_line(node)) for node in found), len(found))
+    amiss = _amiss(nodes) if arguments.parameters else {}
+    rows = ((node.id, _symbol_line(node) + _parameters_of(node, amiss)) for node in found)
+    return _listed(title, rows, len(found))
+
+
+def _amiss(nodes: Sequence[Node]) -> Mapping[str, list[ParameterReport]]:
+    """The reports on the parameters of a file's functions, by qualified name."""
+    found = _supported(report_parameters(source_of_nodes(nodes), language=nodes[0].language))
+    reports: defaultdict[str, list[ParameterReport]] = defaultdict(list)
+    for report in found.reports:
+        reports[report.qualname].append(report)
+    return reports
+
+
+def _parameters_of(node: Node, amiss: Mapping[str, list[ParameterReport]]) -> str:
+    for report in amiss.get(node.property("qualname"), ()):
+        if node.start_line <= report.line <= node.end_line:
+            untyped = f" · untyped: {', '.join(report.untyped)}" if report.untyped else ""
+            sure = "" if report.is_certain else " (or asked for by a base)"
+            return untyped + (f" · unused: {', '.join(report.dead)}{sure}" if report.dead else "")
+    return ""
 
 
 def complexity(snapshot: Snapshot, arguments: ComplexityArguments) -> Found:

@@ -121,6 +121,14 @@ async def test_a_skeleton_diff_names_what_escapes_and_nothing_else(shop: Shop) -
     assert "choose" in text
 
 
+async def test_symbols_say_which_parameters_lack_a_type_or_a_use_where_asked(shop: Shop) -> None:
+    plain = await said(shop, "symbols", entity_id="src/branchy.py")
+    text = await said(shop, "symbols", entity_id="src/branchy.py", parameters=True)
+    assert "untyped" not in plain
+    [line] = [line for line in text.splitlines() if "choose" in line]
+    assert " · untyped: a, b, return" in line
+
+
 async def test_a_contract_is_handed_over_as_a_skeleton_and_code_is_held_to_it(shop: Shop) -> None:
     diagram = "classDiagram\nclass Till {\n+take(coin: int) int\n??\n}\n"
     text = await said(shop, "skeleton", entity_id="src/branchy.py", contract=diagram)
