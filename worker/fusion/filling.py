@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Final
 
+from schemas.codes import PartName
 from worker.fusion.protocols import ScoredFragment
 from worker.fusion.room import MAX_CHARS_A_TOKEN, Room
 from worker.fusion.worth import Step, paying_steps, worth, worth_bound
@@ -24,6 +25,8 @@ NAMES_SHARE: Final = 0.05
 work needs, and makes a tenth more of it visible by name."""
 ENOUGH: Final = 0.975
 """Of the bound on worth: best first is kept where it reaches this much."""
+RANKED_BY_GAIN: Final[frozenset[PartName]] = frozenset({"graph"})
+"""Layers whose source weighed gain against size when it ranked: by its places, that cannot be done again."""
 MAX_TRIED_ROOMS: Final = 4
 MIN_TRIED: Final = 64
 MAX_MISSES: Final = 16
@@ -39,7 +42,7 @@ class Item:
     """A fragment as filling sees it: its place in the packing order, and how it can be shown."""
 
     # No dataclass: a thousand of these are made for a request, and their fields set one by one.
-    __slots__ = ("counts", "group", "is_pinned", "levels", "number", "ranking", "score")
+    __slots__ = ("counts", "group", "is_pinned", "is_weighed", "levels", "number", "ranking", "score")
 
     def __init__(self, number: int, scored: ScoredFragment, levels: Sequence[Rendering]) -> None:
         """The item for the fragment at this place of the packing order."""
@@ -47,6 +50,8 @@ class Item:
         self.number = number
         self.group = fragment.group
         self.is_pinned = fragment.is_pinned
+        self.is_weighed = fragment.layer in RANKED_BY_GAIN
+        """Whether its place says what it gives by token, not what it gives."""
         self.score = scored.score
         self.ranking: Ranking = scored.ranking
         """Those with equal ones compete with each other; others come before or after all of them."""
@@ -171,6 +176,9 @@ def _fill_class(before: Filling, counts: _Counts, items: Sequence[Item]) -> Fill
         # A strategy that ranks by itself has as many classes as fragments.
         _best_first(before, counts, items)
         return before
+    if items[0].is_weighed:
+        _whole_first(before, counts, items)
+        return before
     first = before.copy()
     if _best_first(first, counts, items):
         return first
@@ -197,10 +205,33 @@ def _best_first(filling: Filling, counts: _Counts, items: Sequence[Item]) -> boo
         if shown == 0 or _offer(filling, counts, item, 0):
             continue
         is_complete = False
-        for level in range(1, len(item.levels) if shown is None else shown):
-            if item.levels[level].depth > 0 and _offer(filling, counts, item, level):
-                break
+        _offer_parts(filling, counts, item)
     return is_complete
+
+
+def _whole_first(filling: Filling, counts: _Counts, items: Sequence[Item]) -> None:
+    """In packing order, each whole if that fits; then, of those that were skipped, less than the whole."""
+    counts.missed = 0
+    for item in items:
+        if filling.shown.get(item.number) != 0:
+            _offer(filling, counts, item, 0)
+            if counts.missed >= MAX_MISSES:
+                break
+    counts.missed = 0
+    for item in items:
+        _offer_parts(filling, counts, item)
+        if counts.missed >= MAX_MISSES:
+            break
+
+
+def _offer_parts(filling: Filling, counts: _Counts, item: Item) -> None:
+    """Show the item at the deepest that fits below the whole, and is no mere name."""
+    shown = filling.shown.get(item.number)
+    if shown == 0:
+        return
+    for level in range(1, len(item.levels) if shown is None else shown):
+        if item.levels[level].depth > 0 and _offer(filling, counts, item, level):
+            return
 
 
 def _offer(filling: Filling, counts: _Counts, item: Item, level: int) -> bool:

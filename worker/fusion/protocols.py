@@ -179,13 +179,14 @@ class ScoredFragment:
     def ranking(self) -> tuple[bool, int, int, int]:
         """What comes before any score: pins; a strategy's priority; core, related, peripheral.
 
-        Within a tier the nearer comes first: fewer edges to what the request names.
+        Within a tier the nearer comes first: fewer edges to what the request names; last what none lead to.
         """
         fragment = self.fragment
         tier = fragment.relevance_tier
         if tier is None:
             return (not fragment.is_pinned, self.priority, 0, 0)
-        return (not fragment.is_pinned, self.priority, RELEVANCE_TIERS.index(tier), fragment.hops or 0)
+        hops = _OUT_OF_REACH if fragment.hops is None else fragment.hops
+        return (not fragment.is_pinned, self.priority, RELEVANCE_TIERS.index(tier), hops)
 
     @property
     def order_key(self) -> tuple[tuple[bool, int, int, int], float, int, str, int]:
@@ -196,6 +197,9 @@ class ScoredFragment:
 
 RELEVANCE_TIERS: Final[tuple[RelevanceTier, ...]] = ("core", "related", "peripheral")
 """In the order in which they are packed."""
+
+_OUT_OF_REACH: Final = 1_000_000
+"""Farther than any node that edges lead to."""
 
 PlacedRule = Literal["whole", "pinned_floor", "fits", "shallower", "name", "cut"]
 """Why a fragment is shown as it is: the whole layer had room; it is a pin and there was room for its floor

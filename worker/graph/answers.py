@@ -28,7 +28,7 @@ MAX_OPEN_TRACES: Final = 12
 _LOOKED_AT: Final = 40
 """Best nodes whose tests and traces are looked at."""
 
-_FORM: Final = b"1:"
+_FORM: Final = b"2:"
 """Which form the bytes have; another number where a field is added or changes its meaning."""
 
 
@@ -54,12 +54,25 @@ class GraphFact:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """How near a node of the pack is to what the request is about, which a pack file does not say."""
+
+    node_id: str
+    tier: RelevanceTier | None
+    """None where relevance is off."""
+    hops: int | None
+    """Edges from what the request names; None where nothing was walked, or nothing leads there."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class GraphAnswer:
     """What the layers show."""
 
     snapshot_id: str
     pack: str
     """A pack file."""
+    standings: tuple[Standing, ...] = ()
+    """Of the nodes that it shows in full, as far as anything is known."""
     passages: tuple[Passage, ...] = ()
     tests: tuple[GraphFact, ...] = ()
     """Tests that exercise what was selected, the best node's first."""
@@ -107,12 +120,29 @@ def build_answer(
     return GraphAnswer(
         snapshot_id=selection.snapshot_id,
         pack=written.text,
+        standings=_standings(selection, written),
         passages=find_passages(selection, snapshot, shown),
         tests=_tests(snapshot, best),
         open_traces=_open_traces(snapshot, best),
         unindexed=unindexed_paths(snapshot, inputs.paths),
         tiers=inputs.tiers,
         is_relevance_missing=inputs.is_relevance_missing,
+    )
+
+
+def _standings(selection: Selection, written: WrittenPack) -> tuple[Standing, ...]:
+    bodies = written.packed.bodies if written.packed else ()
+    if selection.relevance == "off" and not selection.hops:
+        return ()
+    return tuple(
+        [
+            Standing(
+                node_id=item.node.id,
+                tier=selection.tier_of(item.number),
+                hops=selection.hops.get(item.number),
+            )
+            for item in bodies
+        ]
     )
 
 

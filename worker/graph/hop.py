@@ -8,6 +8,8 @@ the files of the snapshot, never an age.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
@@ -26,17 +28,29 @@ RECENCY_WEIGHT: Final = 1.0
 AMBIGUITY_WEIGHT: Final = 3.0
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankedByHops:
+    """The best nodes, and how far each is."""
+
+    ranked: tuple[tuple[int, float], ...] = ()
+    """Node numbers and scores, best first."""
+    hops: Mapping[int, int] = field(default_factory=dict[int, int])
+    """Distances by node number."""
+    truncated: int = 0
+    """How much the caps on expansion left out."""
+
+
 def rank_by_hops(
     links: RequestLinks, snapshot: Snapshot, template: Template, *, max_ranked: int
-) -> tuple[list[tuple[int, float]], int]:
-    """The best node numbers and scores, best first, and how much the caps on expansion left out.
+) -> RankedByHops:
+    """The nodes within reach, at most `max_ranked`.
 
     A root among several readings of one mention loses up to three points, the more the readings. Nodes that
     nothing links to are not ranked at all. O(half-edges of what is reached).
     """
     penalties = _root_penalties(links, snapshot)
     if not penalties:
-        return [], 0
+        return RankedByHops()
     reached = expand(snapshot, penalties, template.edge_weights(), max_hops=template.max_hops)
     places = snapshot.document_of_node[reached.nodes]
     is_document = places >= 0
@@ -46,8 +60,9 @@ def rank_by_hops(
     newest = max(1, int(recency.max(initial=0)))
     doubts = np.zeros(len(snapshot.nodes))
     doubts[list(penalties)] = list(penalties.values())
+    hops = reached.hops[is_document]
     scores = np.round(
-        -HOP_WEIGHT * reached.hops[is_document]
+        -HOP_WEIGHT * hops
         + TRACE_WEIGHT * np.minimum(documents.trace_degrees[places], MAX_TRACES) / MAX_TRACES
         + TESTED_WEIGHT * documents.is_tested[places]
         + RECENCY_WEIGHT * recency[documents.files[places]] / newest
@@ -55,7 +70,12 @@ def rank_by_hops(
         6,
     )
     order = np.lexsort((documents.tie_ranks[places], -scores))[:max_ranked]
-    return list(zip(numbers[order].tolist(), scores[order].tolist(), strict=True)), reached.truncated
+    best = numbers[order].tolist()
+    return RankedByHops(
+        ranked=tuple(zip(best, scores[order].tolist(), strict=True)),
+        hops=dict(zip(best, hops[order].tolist(), strict=True)),
+        truncated=reached.truncated,
+    )
 
 
 def _root_penalties(links: RequestLinks, snapshot: Snapshot) -> dict[int, float]:

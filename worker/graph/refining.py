@@ -6,8 +6,9 @@ stays what it was. What was not looked at counts as peripheral.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Final
 
 from schemas.codes import TaskType
@@ -88,15 +89,31 @@ def relevance_facts(
     )
 
 
-def refine_order(selection: Selection, snapshot: Snapshot, refinement: Refinement) -> Selection:
-    """The selection in the order that the tiers give it; ties by node id, as before. O(n log n)."""
+def refine_order(
+    selection: Selection,
+    snapshot: Snapshot,
+    refinement: Refinement,
+    *,
+    hops: Mapping[NodeRef, int] = MappingProxyType({}),
+) -> Selection:
+    """The selection in the order that the tiers give it; ties by node id, as before. O(n log n).
+
+    `hops` are those of the facts that were refined: what is out of reach gets none.
+    """
     nodes = snapshot.nodes
+    numbers = {nodes[number].ref: number for number, _ in selection.ranked[:MAX_REFINED]}
     rescored = [
         (number, round(score + TIER_BONUS[refinement.tiers.get(nodes[number].ref, "peripheral")], 6))
         for number, score in selection.ranked
     ]
     rescored.sort(key=lambda item: (-item[1], nodes[item[0]].id, item[0]))
-    return replace(selection, ranked=tuple(rescored), relevance="prolog")
+    return replace(
+        selection,
+        ranked=tuple(rescored),
+        relevance="prolog",
+        hops={numbers[ref]: hop for ref, hop in hops.items() if hop < _FAR and ref in numbers},
+        tiers={numbers[ref]: tier for ref, tier in refinement.tiers.items() if ref in numbers},
+    )
 
 
 def _owners(snapshot: Snapshot, numbers: Collection[int]) -> list[tuple[str, NodeRef]]:

@@ -11,7 +11,7 @@ from typing import Final
 import structlog
 
 from schemas.codes import LayerReason, PartName
-from schemas.fragments import FragmentProvenance, StorageTier
+from schemas.fragments import FragmentProvenance, RelevanceTier, StorageTier
 from worker.budget.utf8 import well_formed
 from worker.errors import WorkerError
 from worker.fusion.sections import compose
@@ -62,6 +62,8 @@ class ContributionBuilder:
         metadata: Mapping[str, str] | None = None,
         about: str = "",
         volatility: Volatility | None = None,
+        relevance_tier: RelevanceTier | None = None,
+        hops: int | None = None,
     ) -> None:
         """Add a fragment below what is there already.
 
@@ -101,6 +103,8 @@ class ContributionBuilder:
                 metadata=metadata or {},
                 about=about,
                 volatility=volatility or self._volatility,
+                relevance_tier=relevance_tier,
+                hops=hops,
             )
         )
         self._positions += 1

@@ -8,7 +8,10 @@ from functools import partial
 from typing import Final
 
 from schemas.codes import PartName
-from worker.graph.pack_file import PackSection, parse_pack
+from schemas.fragments import RelevanceTier
+from worker.graph.answers import Standing
+from worker.graph.pack_file import PackNode, PackSection, parse_pack
+from worker.graph.packing import CHANGES_HEADING, NAMES_HEADING, PATTERNS_HEADING
 from worker.graph.sections import prompt_headings
 from worker.ports import GraphMeasures, LayerBudget, LayerContribution, RequestFrame, Scope
 from worker.providers.contribution import ContributionBuilder, no_content
@@ -18,8 +21,13 @@ from worker.providers.threads import SourceThreads
 
 HEADING: Final = "# GRAPH CONTEXT"
 _MAX_UNINDEXED: Final = 20
-_RELEVANCE: Final = 0.5
-"""Of every section: within a pack, its own ranks decide."""
+_LEAST_RELEVANCE: Final = 0.25
+_MOST_RELEVANCE: Final = 0.75
+"""Of the first section; the others fall towards the least, half way at rank `_HALF_WAY_RANK`. What a pack
+says of its scores cannot be compared with what other sources say of theirs: that it ranks can."""
+_HALF_WAY_RANK: Final = 20
+_LISTS: Final = (NAMES_HEADING, CHANGES_HEADING, PATTERNS_HEADING)
+"""What begins the sections that stand for the rest of a selection."""
 
 
 class GraphProvider:
@@ -56,7 +64,8 @@ class GraphProvider:
         if answered is None:
             return LayerContribution(layer=self.layer, status="off", reason="not_configured")
         answer = answered.answer
-        layer = with_unindexed(await self._sections(answer.pack, scope), answer.unindexed)
+        sections = await self._sections(answer.pack, scope, answer.standings)
+        layer = with_unindexed(sections, answer.unindexed)
         layer = with_state_missing(layer, answered)
         if answer.is_relevance_missing and layer.status == "ok":
             layer = replace(layer, status="partial", reason="relevance_unavailable")
@@ -65,10 +74,11 @@ class GraphProvider:
         )
         return replace(layer, measures=measures)
 
-    async def _sections(self, pack: str, scope: Scope) -> LayerContribution:
-        return await run_by_weight(
-            self._threads, partial(build_pack, pack, project_id=scope.project_id), pack
-        )
+    async def _sections(
+        self, pack: str, scope: Scope, standings: Sequence[Standing] = ()
+    ) -> LayerContribution:
+        build = partial(build_pack, pack, project_id=scope.project_id, standings=standings)
+        return await run_by_weight(self._threads, build, pack)
 
 
 def with_state_missing(layer: LayerContribution, answered: Answered) -> LayerContribution:
@@ -96,12 +106,13 @@ def with_unindexed(layer: LayerContribution, paths: Sequence[str]) -> LayerContr
     )
 
 
-def build_pack(pack: str, *, project_id: str) -> LayerContribution:
+def build_pack(pack: str, *, project_id: str, standings: Sequence[Standing] = ()) -> LayerContribution:
     """The pack's sections as fragments in the order of the file, ranked as its node lines say.
 
     A prompt shows the code, with its file once above all of it that stands together, and no node lines: what
     these say is in the fragments' metadata. Shorter than a section is the line that names it. Plain text has
-    the rank of the section above it, and says in its metadata that it cannot be cited.
+    the rank of the section above it, and says in its metadata that it cannot be cited; lists of what else
+    there is come last. Of nodes that `standings` name, tier and distance are known; of others neither.
 
     Raises InvalidRequest as `parse_pack` does.
     """
@@ -109,33 +120,62 @@ def build_pack(pack: str, *, project_id: str) -> LayerContribution:
     if not sections:
         return no_content("graph", "no_data")
     block = ContributionBuilder("graph", heading=HEADING, resource_type="pack")
-    rank = 0
+    known = {standing.node_id: standing for standing in standings}
+    last = 1 + max((section.node.rank for section in sections if section.node is not None), default=0)
+    rank, standing = 0, None
     for section in sections:
-        rank = section.node.rank if section.node is not None else rank
-        _write_section(block, section, rank=rank)
+        if section.node is not None:
+            rank, standing = section.node.rank, known.get(section.node.node_id)
+            _write_node(block, section, section.node, standing)
+        elif section.text.startswith(_LISTS):
+            _write_text(block, section, rank=last, tier="peripheral" if _has_tiers(standings) else None)
+        else:
+            tier, hops = (standing.tier, standing.hops) if standing is not None else (None, None)
+            _write_text(block, section, rank=rank, tier=tier, hops=hops)
     return block.finish()
 
 
-def _write_section(block: ContributionBuilder, section: PackSection, *, rank: int) -> None:
-    node = section.node
-    if node is None:
-        block.add(
-            "pack://text",
-            section.text,
-            relevance=_RELEVANCE,
-            rank=rank,
-            is_divisible=True,
-            metadata={"citable": "false"},
-        )
-        return
+def _has_tiers(standings: Sequence[Standing]) -> bool:
+    return any(standing.tier is not None for standing in standings)
+
+
+def _relevance(rank: int) -> float:
+    """Falls with the rank, so that each section is worth more than the next."""
+    share = _HALF_WAY_RANK / (_HALF_WAY_RANK + max(0, rank))
+    return round(_LEAST_RELEVANCE + (_MOST_RELEVANCE - _LEAST_RELEVANCE) * share, 6)
+
+
+def _write_text(
+    block: ContributionBuilder,
+    section: PackSection,
+    *,
+    rank: int,
+    tier: RelevanceTier | None,
+    hops: int | None = None,
+) -> None:
+    block.add(
+        "pack://text",
+        section.text,
+        relevance=_relevance(rank),
+        rank=rank,
+        is_divisible=True,
+        metadata={"citable": "false"},
+        relevance_tier=tier,
+        hops=hops,
+    )
+
+
+def _write_node(
+    block: ContributionBuilder, section: PackSection, node: PackNode, standing: Standing | None
+) -> None:
     headings = prompt_headings(kind=node.kind, name=node.name, node_id=node.node_id)
     block.add(
         f"pack://{node.node_id}",
         headings.above(section.body.strip("\n")),
         brief=headings.name,
         group=headings.file,
-        relevance=_RELEVANCE,
-        rank=rank,
+        relevance=_relevance(node.rank),
+        rank=node.rank,
         is_divisible=True,
         location=node.node_id,
         about=node.node_id,
@@ -147,4 +187,6 @@ def _write_section(block: ContributionBuilder, section: PackSection, *, rank: in
             "score": f"{node.score:.6f}",
             "tokens": str(node.tokens),
         },
+        relevance_tier=None if standing is None else standing.tier,
+        hops=None if standing is None else standing.hops,
     )

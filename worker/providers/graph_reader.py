@@ -194,9 +194,7 @@ class GraphReader:
         self._telemetry.pack_cache.labels("miss").inc()
         sizes = self._sizes_for(snapshot, counter)
         selection = await self._threads.run(lambda: _select(question, snapshot))
-        refinement = await self._refine(question, selection, snapshot)
-        if refinement is not None:
-            selection = refine_order(selection, snapshot, refinement)
+        selection, refinement = await self._refine(question, selection, snapshot)
         answer = await self._threads.run(lambda: _write(question, selection, snapshot, sizes, refinement))
         # The plain order for want of an engine is not what the question means; next time it may be there.
         if not answer.is_relevance_missing:
@@ -205,11 +203,10 @@ class GraphReader:
 
     async def _refine(
         self, question: Question, selection: Selection, snapshot: Snapshot
-    ) -> Refinement | None:
-        if question.relevance == "off" or not selection.ranked:
-            return None
-        if self._relevance is None:
-            return None
+    ) -> tuple[Selection, Refinement | None]:
+        """The selection, in another order where relevance is on and its rules could be asked."""
+        if question.relevance == "off" or not selection.ranked or self._relevance is None:
+            return selection, None
         facts = relevance_facts(
             selection, snapshot, task_type=question.task_type, failing=question.failing_tests()
         )
@@ -217,7 +214,7 @@ class GraphReader:
             refinement = await self._relevance.refine(facts)
         except RelevanceUnavailable as error:
             log.warning("relevance.unavailable", cause=str(error))
-            return None
+            return selection, None
         if refinement.undecided_owners:
             # Denied, and for people to look at: their ownership rules go round in circles, or too deep.
             self._telemetry.undecided_owners.inc(refinement.undecided_owners)
@@ -226,7 +223,7 @@ class GraphReader:
                 project_id=question.project_id,
                 owners=refinement.undecided_owners,
             )
-        return refinement
+        return refine_order(selection, snapshot, refinement, hops=facts.hops), refinement
 
     async def _kept(self, project_id: str, key: str) -> GraphAnswer | None:
         try:

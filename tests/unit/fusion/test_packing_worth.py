@@ -25,7 +25,7 @@ INSTANCES = 500
 def fragment(number: int, renderings: list[Rendering], score: float) -> ScoredFragment:
     return ScoredFragment(
         fragment=Fragment(
-            layer="graph",
+            layer="artifacts",
             node=f"n{number:03}",
             renderings=tuple(renderings),
             provenance=(FragmentProvenance(resource_uri=f"u{number}"),),

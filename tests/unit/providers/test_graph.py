@@ -85,7 +85,9 @@ def test_a_section_whose_code_was_deleted_still_names_its_node() -> None:
 def test_ranks_of_the_pack_decide_and_plain_text_ranks_with_the_section_above() -> None:
     fragments = build_pack(PACK, project_id="shop").fragments
     assert [f.rank for f in fragments] == [0, 1, 0, 0]
-    assert len({f.relevance for f in fragments}) == 1
+    assert [f.relevance for f in fragments] == [0.75, 0.72619, 0.75, 0.75]
+    lists = f"{PACK}\n## Related, by name only\nsrc/a.py: one, two\n"
+    assert [f.rank for f in build_pack(lists, project_id="shop").fragments] == [0, 1, 0, 0, 2]
 
 
 def test_plain_text_cannot_be_cited() -> None:

@@ -210,7 +210,7 @@ async def test_a_kept_answer_that_is_damaged_is_a_miss(graph: Graph) -> None:
     provider = GraphProvider(graph.reader)
     whole = await provider.provide(frame(**ASKED), SCOPE, BUDGETS)
     (key,) = graph.cache.keys
-    for damaged in (b"", b"1:{", b'1:{"snapshot_id":', b"\xff" * 9, b"null"):
+    for damaged in (b"", b"2:{", b'2:{"snapshot_id":', b"1:{", b"\xff" * 9, b"null"):
         await graph.cache.put(SCOPE.project_id, key, damaged)
         again = await provider.provide(frame(**ASKED), SCOPE, BUDGETS)
         assert replace(again, measures=None) == replace(whole, measures=None)
