@@ -113,9 +113,12 @@ class Shop:
 
     async def call(self, tool: str, *, budget: int | None = None, **arguments: Any) -> ToolAnswer:
         """In thread t1 of the shop."""
-        return await self.toolbox.call(
-            Scope(project_id="shop", thread_id="t1"), tool, arguments, budget_tokens=budget
-        )
+        return await self.ask(tool, arguments, budget=budget)
+
+    async def ask(self, tool: str, arguments: Mapping[str, Any], *, budget: int | None = None) -> ToolAnswer:
+        """As `call`, whatever the arguments are named."""
+        scope = Scope(project_id="shop", thread_id="t1")
+        return await self.toolbox.call(scope, tool, arguments, budget_tokens=budget)
 
     async def notes(self, ids: list[str], *, project: str = "shop") -> set[str]:
         """Of these ids of events, those that the state has."""

@@ -203,7 +203,7 @@ async def test_a_misspelled_id_is_answered_with_the_one_that_was_meant(
 
 async def test_another_projects_ids_are_neither_found_nor_near(shop: Shop) -> None:
     for tool, name in (("get_code", "entity_id"), ("get_context", "entity")):
-        error = (await shop.call(tool, **{name: "src/vault.py::open_secret_vault"})).error
+        error = (await shop.ask(tool, {name: "src/vault.py::open_secret_vault"})).error
         assert error is not None
         assert error.code == "not_found"
         assert not [near for near in error.near if near not in FILES and "::" not in near]
@@ -245,7 +245,7 @@ def test_whatever_is_asked_for_is_answered_and_what_is_near_can_be_asked_for(fol
 async def test_wrong_arguments_are_told_with_what_is_allowed(
     shop: Shop, tool: str, arguments: dict[str, object], said: str
 ) -> None:
-    error = (await shop.call(tool, **arguments)).error
+    error = (await shop.ask(tool, arguments)).error
     assert error is not None
     assert error.code == "invalid_arguments"
     assert said in error.message
@@ -315,7 +315,7 @@ async def test_the_same_call_gives_the_same_answer(shop: Shop, folder: Path) -> 
             ("search_code", {"query": "order"}),
             ("get_tests", {"entity_id": "REQ-1"}),
         ):
-            assert await shop.call(tool, **arguments) == await other.call(tool, **arguments)
+            assert await shop.ask(tool, arguments) == await other.ask(tool, arguments)
 
 
 @given(st.text(max_size=200), st.integers(1, 40))
