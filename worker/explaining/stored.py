@@ -6,7 +6,6 @@ import json
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
-from pydantic import ValidationError
 from pydantic_core import from_json
 
 from schemas.bundle import ContextBundle, Rejection
@@ -109,7 +108,7 @@ def read_file(data: bytes) -> Stored:
                 raise WasRejected(Rejection.model_validate(fields))
             case _:
                 raise NotExplainable("the file holds neither a receipt nor a bundle")
-    except (ValidationError, KeyError, AttributeError) as error:
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
         said = str(error).split("\n", 1)[0]
         raise NotExplainable(f"the file is damaged: {said}") from None
 

@@ -94,6 +94,7 @@ def _wire_fragment(
         relevance_score=placed.score,
         provenance=fragment.provenance,
         tier=fragment.storage_tier,
+        relevance_tier=fragment.relevance_tier,
         metadata=_metadata(fragment),
         created_at=fragment.created_at or _EPOCH,
     )

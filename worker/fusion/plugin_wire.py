@@ -14,13 +14,17 @@ from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from typing import Any, Final, cast
 
+from pydantic import TypeAdapter
+
 from schemas.codes import PartName
 from schemas.fragments import FragmentProvenance
 from schemas.request import AssemblyRequest
+from worker.budget.utf8 import well_formed
 from worker.fusion.protocols import BackendSet, PlanContext, StrategyCapabilities, StrategyFailed
 from worker.ports import Fragment, LayerContribution, Rendering, RequestFrame, Subject
 
 _MAX_EXPLANATION_CHARS: Final = 500
+_CAPABILITIES: Final = TypeAdapter(StrategyCapabilities)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,12 +72,13 @@ def read_hello(line: bytes) -> Hello:
     """Raises StrategyFailed where it is none."""
     said = _said(line)
     try:
-        given = dict(said["capabilities"])
-        given["uko_levels"] = tuple(given["uko_levels"])
-        given["resource_types"] = tuple(given["resource_types"])
+        capabilities = _CAPABILITIES.validate_python(said["capabilities"])
+        if not 0 < capabilities.quality_score <= 1:
+            raise StrategyFailed("plugin_error")
+        # Both are written down with the bundle, so they have to be what can be read back.
         return Hello(
-            capabilities=StrategyCapabilities(**given),
-            explanation=str(said["explanation"])[:_MAX_EXPLANATION_CHARS],
+            capabilities=capabilities,
+            explanation=well_formed(str(said["explanation"])[:_MAX_EXPLANATION_CHARS]),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise StrategyFailed("plugin_error") from error
@@ -238,7 +243,10 @@ def clamped(relevance: float) -> tuple[float, bool]:
 def _number(value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise TypeError("not a number")
-    return float(value)
+    try:
+        return float(value)
+    except OverflowError:
+        return math.copysign(math.inf, value > 0 or -1)
 
 
 def _line(said: dict[str, Any]) -> bytes:

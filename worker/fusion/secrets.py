@@ -70,8 +70,11 @@ _SET: Final = re.compile(
 )
 """A line of an environment or configuration file: no quotes, nothing else in the line."""
 
-_KEY_HEADER: Final = re.compile(r"BEGIN (?:[A-Z0-9]+ )*PRIVATE KEY(?: BLOCK)?-*|PuTTY-User-Key-File-\d")
-_KEY_END: Final = re.compile(r"-----END")
+_KEY_HEADER: Final = re.compile(
+    # Kinds are few and short: without an end to them, each BEGIN of a thousand would be read to the last.
+    r"BEGIN (?:[A-Z0-9]{1,16} ){0,4}PRIVATE KEY(?: BLOCK)?-*|PuTTY-User-Key-File-\d"
+)
+_KEY_END: Final = "-----END"
 _KEY_CHARS: Final = 16_384
 _KEY_TEXT: Final = re.compile(r"[A-Za-z0-9+/=]{24,}(?:(?:[ \t]*\r?\n[ \t]*|(?:\\r)?\\n)[A-Za-z0-9+/=]+)*")
 """Base64 as keys have it, over lines or over what a string literal writes for their ends."""
@@ -229,11 +232,26 @@ def _assigned(text: str, start: int, end: int) -> Iterator[Secret]:
 
 
 def _private_keys(text: str) -> Iterator[Secret]:
-    for header in _KEY_HEADER.finditer(text):
-        stop = _KEY_END.search(text, header.end(), header.end() + _KEY_CHARS)
-        limit = header.end() + _KEY_CHARS if stop is None else stop.start()
-        for body in _KEY_TEXT.finditer(text, header.end(), min(limit, len(text))):
+    for start, end in _key_places(text):
+        for body in _KEY_TEXT.finditer(text, start, end):
             yield Secret(*body.span(), "private_key")
+
+
+def _key_places(text: str) -> Iterator[tuple[int, int]]:
+    """Where the text of a key may stand: from a header to its end; places that overlap are one."""
+    start = end = stop = -1
+    for header in _KEY_HEADER.finditer(text):
+        if stop < header.end():
+            found = text.find(_KEY_END, header.end())
+            stop = len(text) if found < 0 else found
+        limit = min(stop, header.end() + _KEY_CHARS)
+        if header.end() > end:
+            if start >= 0:
+                yield start, end
+            start = header.end()
+        end = max(end, limit)
+    if start >= 0:
+        yield start, end
 
 
 def _is_made_up(value: str) -> bool:

@@ -30,7 +30,7 @@ _FENCED: Final = re.compile(
 )
 _DEFINITION: Final = re.compile(r"(?P<indent>\s*)(?:async\s+def|def|class)\s")
 _DOCSTRING: Final = re.compile(r"\s*[rRuU]?(?P<quotes>\"\"\"|''')")
-_COMMENT: Final = re.compile(r"\s+#[^'\"]*$")
+_COMMENT: Final = re.compile(r"\s#")
 
 
 def is_fenced_code(text: str) -> bool:
@@ -135,12 +135,18 @@ def _read_definition(lines: Sequence[str], number: int) -> _Head | None:
         return None
     depth = 0
     for end in range(number, min(len(lines), number + _MAX_HEAD_LINES)):
-        line = _COMMENT.sub("", lines[end]).rstrip()
+        line = _without_comment(lines[end])
         depth += sum(map(line.count, "([{")) - sum(map(line.count, ")]}"))
         if depth <= 0 and line.endswith(":"):
             doc_end = _docstring_end(lines, end + 1)
             return _Head(number, end + 1, doc_end, match["indent"], is_python=True)
     return None
+
+
+def _without_comment(line: str) -> str:
+    """The line up to the comment behind its last quote, if there is one, without blanks at its end."""
+    comment = _COMMENT.search(line, 1 + max(line.rfind("'"), line.rfind('"')))
+    return (line if comment is None else line[: comment.start()]).rstrip()
 
 
 def _docstring_end(lines: Sequence[str], start: int) -> int:

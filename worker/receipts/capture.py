@@ -18,7 +18,7 @@ from datetime import datetime
 from functools import lru_cache
 from typing import Any, Final, Literal, cast
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import TypeAdapter
 from pydantic_core import from_json
 
 from schemas.codes import LayerReason, LayerStatus, PartName, TaskType
@@ -251,7 +251,7 @@ def read_capture(data: bytes | None, *, project_id: str, request_id: str) -> Cap
         if head.get("version") != CAPTURE_VERSION:
             raise CaptureUnreadable("capture_foreign", f"the capture has the form {head.get('version')!r}")
         return _capture(lines, project_id=project_id, request_id=request_id)
-    except (ValidationError, ValueError, KeyError, AttributeError) as error:
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
         said = str(error).split("\n", 1)[0]
         raise CaptureUnreadable("capture_foreign", f"the capture cannot be read: {said}") from error
 

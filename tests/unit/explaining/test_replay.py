@@ -79,6 +79,15 @@ def test_what_is_no_capture_is_called_that(one: Stored, damage: bytes) -> None:
     assert met.value.code == "capture_foreign"
 
 
+def test_a_capture_of_which_a_part_is_missing_or_another_is_called_that(one: Stored) -> None:
+    assert one.capture_bytes is not None
+    head, request, *sources = one.capture_bytes.split(b"\n")
+    for lines in ([head], [head, b"[]"], [head, b'{"request":"r","left_out":{}}'], [head, request, b"[]"]):
+        with pytest.raises(CaptureUnreadable) as met:
+            replace(one, capture_bytes=b"\n".join([*lines, *sources[len(lines) :]])).capture()
+        assert met.value.code == "capture_foreign"
+
+
 def test_another_projects_capture_is_foreign(one: Stored) -> None:
     assert one.capture_bytes is not None
     other = one.capture_bytes.replace(b'"project_id":"p"', b'"project_id":"q"')
@@ -113,6 +122,8 @@ def test_a_bundle_that_holds_its_record_can_be_explained_but_not_made_again(one:
         (b'{"kind":"receipt_file","version":9}', "form 9"),
         (b'{"kind":"receipt_file","version":1}', "damaged"),
         (b'{"kind":"bundle"}', "holds no record"),
+        (b'{"kind":"bundle","receipt":{"record":{"a":NaN}}}', "damaged"),
+        (b'{"kind":"bundle","receipt":7}', "damaged"),
     ],
 )
 def test_a_file_that_explains_nothing_says_why(data: bytes, said: str) -> None:

@@ -145,6 +145,26 @@ def test_a_long_line_that_is_all_suspicion_takes_no_time_in_its_square(unit: str
     assert seconds(80_000) < 10 * max(seconds(20_000), 0.02)
 
 
+@pytest.mark.parametrize("unit", ["BEGIN ", "BEGIN PRIVATE KEY\n", "PuTTY-User-Key-File-2\n"])
+def test_a_text_that_is_all_headers_of_keys_takes_no_time_in_its_square(unit: str) -> None:
+    def seconds(size: int) -> float:
+        text = "PRIVATE KEY\n" + unit * (size // len(unit))
+        started = time.process_time()
+        find_secrets(text)
+        return time.process_time() - started
+
+    assert seconds(80_000) < 10 * max(seconds(20_000), 0.02)
+
+
+def test_of_several_keys_in_one_text_each_is_masked_and_nothing_between_them() -> None:
+    key = SECRETS["private_key"][0]
+    other = "Zx81kk20fjQ77abXy9AaBb12Zx81kk20fjQ77abXy9AaBb12"
+    masked, count = mask_secrets(f"{key}\n{other}\n{key}\n-----BEGIN PRIVATE KEY-----\n{KEY_LINE}")
+    assert count == 3
+    assert other in masked
+    assert KEY_LINE not in masked
+
+
 def test_a_web_token_longer_than_a_piece_is_masked_to_its_end() -> None:
     header, _, signature = JWT.split(".")
     token = f"{header}.{'eyJhIjoi' + 'Zm9v' * 600}.{signature}"

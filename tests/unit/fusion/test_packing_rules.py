@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import time
 
 import pytest
 from hypothesis import given, settings
@@ -134,10 +135,16 @@ def test_what_costs_nothing_is_taken_when_the_room_is_used_up() -> None:
 
 
 def test_metadata_beyond_the_limit_is_left_out_in_the_order_of_its_keys() -> None:
-    much = fragment(0, "text", metadata={f"k{n:03}": "v" for n in reversed(range(MAX_METADATA + 30))})
+    much = fragment(
+        0,
+        "text",
+        relevance_tier="related",
+        metadata={f"k{n:03}": "v" for n in reversed(range(MAX_METADATA + 30))},
+    )
     [placed] = pack([much], 500)
     wire = _wire_fragment(frame(), placed, (0, 4), counter=BYTES, with_content=False)
     assert list(wire.metadata) == [f"k{n:03}" for n in range(MAX_METADATA)]
+    assert (wire.tier, wire.relevance_tier) == ("warm", "related")
 
 
 PYTHON = '''```python
@@ -184,6 +191,19 @@ def test_code_is_shown_without_docstring_then_as_skeleton_then_as_signature() ->
     assert "    async def two(self) -> None:" in classes[5]
     assert "inner" not in classes[5]
     assert "await" not in classes[5]
+
+
+@pytest.mark.parametrize("rest", [" " * 100_000 + "x", " #" * 50_000 + "'"])
+def test_a_long_line_in_a_head_takes_no_time_in_its_square(rest: str) -> None:
+    started = time.process_time()
+    assert shallower_code(Rendering(depth=9, text=f"```python\ndef f({rest}\n    pass\n```")) == []
+    assert time.process_time() - started < 1
+
+
+def test_a_comment_behind_a_head_is_no_part_of_it() -> None:
+    for head in ("def f(a='#'):  # why: 1", 'def f(a="x"): #', "def f():"):
+        shown = shallower_code(Rendering(depth=9, text=f"```python\n{head}\n    return {'1' * 99}\n```"))
+        assert [r.text for r in shown] == [f"```python\n{head}\n    …\n```"]
 
 
 @settings(max_examples=60)

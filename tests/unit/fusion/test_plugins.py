@@ -28,6 +28,7 @@ from worker.fusion.plugin_wire import (
     Hello,
     decode_job,
     encode_answer,
+    encode_hello,
     encode_job,
     fragments_for,
     read_answer,
@@ -343,7 +344,39 @@ def test_a_plugin_is_sent_what_it_makes_use_of_alone() -> None:
     assert fragments_for(CONTRIBUTIONS, StrategyCapabilities(resource_types=("code",)))["memory"] == ()
 
 
-numbers = st.one_of(st.floats(), st.integers(-3, 3), st.booleans(), st.none(), st.text(max_size=2))
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"order": "other"},
+        {"competes": "never"},
+        {"quality_score": "high"},
+        {"quality_score": 5.0},
+        {"uko_levels": ["deep"]},
+        {"resource_types": "memory"},
+    ],
+)
+def test_capabilities_that_could_not_be_read_back_are_refused(said: dict[str, object]) -> None:
+    hello = json.loads(encode_hello(StrategyCapabilities(), "why"))
+    hello["capabilities"] |= said
+    with pytest.raises(StrategyFailed, match="plugin_error"):
+        read_hello(json.dumps(hello).encode())
+
+
+def test_an_explanation_is_text_that_can_be_written_down() -> None:
+    whole = StrategyCapabilities(resource_types=("code",), uko_levels=(9, 0), quality_score=1.0)
+    hello = read_hello(encode_hello(whole, "\ud800 because"))
+    assert hello.capabilities == whole
+    assert hello.explanation.encode().endswith(b" because")
+
+
+numbers = st.one_of(
+    st.floats(),
+    st.integers(-3, 3),
+    st.sampled_from([10**400, -(10**400)]),
+    st.booleans(),
+    st.none(),
+    st.text(max_size=2),
+)
 entries = st.lists(st.one_of(st.tuples(st.sampled_from(["k", "l", "x"]), numbers), numbers), max_size=4)
 
 
