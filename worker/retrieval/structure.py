@@ -50,7 +50,7 @@ def symbols(snapshot: Snapshot, arguments: SymbolsArguments) -> Found:
     nodes = _file_of(snapshot, arguments.entity_id)
     found = [node for node in nodes if node.label in _DEFINITIONS]
     title = f"# {nodes[0].path}: {_counted(found, 'definition')}"
-    amiss = _amiss(nodes) if arguments.parameters else {}
+    amiss: Mapping[str, list[ParameterReport]] = _amiss(nodes) if arguments.parameters else {}
     rows = ((node.id, _symbol_line(node) + _parameters_of(node, amiss)) for node in found)
     return _listed(title, rows, len(found))
 
