@@ -205,6 +205,20 @@ async def test_the_explanation_says_what_each_fragment_became_and_by_which_rule(
     assert "also found as graph:pack://b.py::pay" in "".join(texts)
 
 
+async def test_a_page_says_where_a_bundle_is_not_what_its_capture_makes(
+    offline: BrowserContext, folder: Path
+) -> None:
+    changed, path = folder / "changed.json", folder / "changed.html"
+    changed.write_bytes((folder / "one.json").read_bytes().replace(b"deadline", b"headline"))
+    command = ["explain", "--receipt", str(changed), "--verify", "--html", str(path)]
+    # The command has a loop of its own.
+    assert (await asyncio.to_thread(CliRunner().invoke, app, command)).exit_code == 5
+    seen = await opened(offline, path)
+    assert (await seen.page.locator("#verdict").inner_text()).startswith("Not verified: ")
+    assert (seen.complaints, seen.requested) == ([], [path.as_uri()])
+    await seen.page.close()
+
+
 async def test_the_difference_marks_the_first_differing_byte(read: dict[str, Opened]) -> None:
     page = read["difference"].page
     assert (await page.locator("#part").inner_text()).startswith("They part at byte ")
