@@ -98,7 +98,7 @@ def fragment_changes(first: ReceiptRecord, second: ReceiptRecord) -> tuple[Fragm
 
     Only lines are compared: what a receipt counts without a line has no name.
     """
-    before, after = _by_name(first), _by_name(second)
+    before, after = by_name(first), by_name(second)
     changes: list[FragmentChange] = []
     for name in dict.fromkeys([*before, *after]):
         old, new = before.get(name), after.get(name)
@@ -256,7 +256,7 @@ def _sources(first: ReceiptRecord, second: ReceiptRecord) -> Iterator[Change]:
 # --- Effects -----------------------------------------------------------------------------------------
 
 
-def _by_name(record: ReceiptRecord) -> dict[tuple[str, str, int], ReceiptFragment]:
+def by_name(record: ReceiptRecord) -> dict[tuple[str, str, int], ReceiptFragment]:
     """Lines by layer, node, and which of several of one name it is."""
     named: dict[tuple[str, str, int], ReceiptFragment] = {}
     seen: dict[tuple[str, str], int] = {}

@@ -14,7 +14,7 @@ from schemas.codes import PARTS
 from schemas.receipt import ReceiptRecord
 from schemas.request import AssemblyRequest, BudgetRequest
 from worker.errors import Rejected
-from worker.explaining.difference import FragmentChange, fragment_changes
+from worker.explaining.difference import FragmentChange, by_name, fragment_changes
 from worker.explaining.replay import fuse_again
 from worker.explaining.view import SHOWN
 from worker.planning import ContentPolicy
@@ -145,10 +145,10 @@ def _worth(
 
 
 def _arrivals(before: ReceiptRecord, after: ReceiptRecord) -> tuple[Arrival, ...]:
-    shown = {(line.layer, line.node): line for line in before.fragments if line.fate in SHOWN}
+    shown = {name: line for name, line in by_name(before).items() if line.fate in SHOWN}
     arrivals: list[Arrival] = []
-    for line in after.fragments:
-        old = shown.get((line.layer, line.node))
+    for name, line in by_name(after).items():
+        old = shown.get(name)
         more = (line.tokens or 0) - ((old.tokens or 0) if old else 0)
         if line.fate in SHOWN and line.depth is not None and more > 0:
             arrivals.append(

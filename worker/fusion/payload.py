@@ -61,6 +61,9 @@ def fragment_id(project_id: str, fragment: Fragment) -> str:
     """A ULID whose time is the content's own and whose random part is a digest: the same on every host."""
     source = fragment.provenance[0]
     created = fragment.created_at or _EPOCH
+    if created.tzinfo is None:
+        # Else it would be read in the host's own time zone.
+        created = created.replace(tzinfo=UTC)
     identity = [
         project_id,
         fragment.layer,

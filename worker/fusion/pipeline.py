@@ -42,7 +42,7 @@ from worker.fusion.protocols import (
 from worker.fusion.scorer import StepwiseScorer
 from worker.fusion.sections import SECTION_GAP, Fence
 from worker.fusion.strategies.recorded import PluginProposal, RecordedStrategy
-from worker.ports import LayerContribution, RequestFrame, TokenCounter
+from worker.ports import Fragment, LayerContribution, RequestFrame, TokenCounter
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -182,7 +182,9 @@ class FusionPipeline:
                 failures=(*stood_in_for, *execution.failures),
                 clamped_scores=execution.clamped_scores + sum(p.clamped_scores for p in proposals),
             )
-        distinct = parts.deduplicator.deduplicate(execution.fragments)
+        distinct, in_groups = _with_safe_groups(
+            parts.deduplicator.deduplicate(execution.fragments), self._fence
+        )
         levels, escaped = parts.depth_resolver.resolve(distinct, budget_tokens)
         scored = parts.scorer.score(distinct, plan_context)
         return Candidates(
@@ -190,7 +192,7 @@ class FusionPipeline:
             scored=_by_layer(_as_proposed(scored, execution)),
             levels=levels,
             execution=execution,
-            escaped_delimiters=escaped,
+            escaped_delimiters=escaped + in_groups,
             orderer=parts.orderer,
         )
 
@@ -244,9 +246,21 @@ class FusionPipeline:
         sources = {p.resource_type for f in contribution.fragments for p in f.provenance}
         return Frame(
             opening=self._fence.opening(layer, sources),
-            heading=contribution.heading,
+            heading=self._fence.escape(contribution.heading)[0],
             closing=self._fence.closing(layer),
         )
+
+
+def _with_safe_groups(fragments: Sequence[Fragment], fence: Fence) -> tuple[Sequence[Fragment], int]:
+    """The fragments with the delimiters in their groups' headings escaped, and how many those were.
+
+    A heading may be a path or a title, so it is content, too. Each counts once, however many stand under it.
+    """
+    escaped = {group: fence.escape(group) for group in {fragment.group for fragment in fragments}}
+    found = sum(count for _, count in escaped.values())
+    if not found:
+        return fragments, 0
+    return [replace(fragment, group=escaped[fragment.group][0]) for fragment in fragments], found
 
 
 def _fills_layers_alone(selected: Sequence[Candidate]) -> bool:

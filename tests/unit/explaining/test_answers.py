@@ -11,13 +11,17 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from tests.support.explaining import CROWDED, bare, crowded, policy, stored_of
+from schemas.fragments import FragmentProvenance
+from tests.support.assembling import assemble, wire_request
+from tests.support.explaining import CROWDED, bare, crowded, policy, stored, stored_of
+from tests.support.fixed_sources import assembler_over
 from worker.errors import InvalidRequest, UnknownStrategy
 from worker.explaining.difference import difference, first_differing_byte
 from worker.explaining.replay import fuse_again
 from worker.explaining.stored import Stored
 from worker.explaining.supposing import Supposition, suppose
 from worker.explaining.view import Explanation, explain
+from worker.ports import Fragment, Rendering
 from worker.receipt_views import print_difference, print_explanation, print_supposed
 
 
@@ -192,6 +196,24 @@ def test_a_larger_window_brings_in_the_best_that_stayed_out_until_all_is_shown()
     text = screen(print_supposed, supposed)
     assert "up to 1,850:" in text
     assert "the sources gave what they gave" in text
+
+
+async def test_of_several_fragments_of_one_node_each_arrives_for_itself() -> None:
+    given = [
+        Fragment(
+            layer="memory",
+            node="same",
+            renderings=(Rendering(depth=9, text=f"text {n} " + "word " * 200),),
+            provenance=(FragmentProvenance(resource_uri=f"u{n}"),),
+            position=n,
+        )
+        for n in range(20)
+    ]
+    small = {"total": 1_500, "layers": {"output": 100}}
+    one = stored(await assemble(wire_request(budget=small), assembler_over(given)))
+    found = suppose(one.capture(), policy(), Supposition(), steps=1)
+    assert len(found.worth[0].arrivals) >= 3
+    assert {arrival.depth_before for arrival in found.worth[0].arrivals} == {None}
 
 
 def test_nothing_supposed_changes_nothing(one: Stored) -> None:
