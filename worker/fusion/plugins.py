@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import os
 import select
+import signal
 import subprocess
 import sys
 import threading
@@ -324,11 +325,13 @@ class _Child:
             raise EOFError from None
 
     def kill(self) -> None:
-        self._process.kill()
+        """With all that it started itself: they are a group of their own."""
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
 
     def end(self) -> None:
         """End the process, and wait for that."""
-        self._process.kill()
+        self.kill()
         self._process.wait()
         for stream in (self._process.stdin, self._process.stdout):
             with suppress(OSError):  # what was not written yet has nobody to go to

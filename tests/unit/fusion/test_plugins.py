@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import select
 import sys
 import textwrap
 from collections.abc import Generator
@@ -42,7 +43,7 @@ from worker.ports import Fragment, LayerContribution, Rendering, RequestFrame, S
 from worker.providers.proposals import PluginProposals
 
 MODULE = '''
-import os, sys, time
+import os, subprocess, sys, time
 from dataclasses import replace
 from worker.fusion.protocols import StrategyCapabilities
 
@@ -61,6 +62,9 @@ class Moody:
         given = backends.fragments()
         print("noise on standard output")
         os.write(1, b"more of it\\n")
+        if message == "spawn":
+            held = open(os.path.join(os.path.dirname(__file__), "held"), "w")
+            subprocess.Popen(["sleep", "60"], stdout=held)
         if message == "hang":
             time.sleep(60)
         if message == "die":
@@ -195,6 +199,21 @@ def test_whatever_a_plugin_does_is_a_code_and_the_next_request_is_served(
     is_ended = code in {"plugin_timeout", "plugin_died"}
     assert not is_ended or set(before) - set(plugins.process_ids)
     assert nodes(ask(plugins, "fine")) == ["c", "b", "a"]
+
+
+@pytest.mark.usefixtures("plugins")
+def test_what_a_plugin_started_ends_with_it(folder: Path) -> None:
+    os.mkfifo(folder / "held")
+    reader = os.open(folder / "held", os.O_RDONLY | os.O_NONBLOCK)
+    own = StrategyPlugins({"moody": "moody_strategy:Moody"}, timeout_seconds=20)
+    poll = select.poll()
+    poll.register(reader, 0)
+    assert ask(own, "spawn").failure is None
+    assert poll.poll(0) == []
+    own.close()
+    # Nobody holds the other end any longer.
+    assert poll.poll(10_000) == [(reader, select.POLLHUP)]
+    os.close(reader)
 
 
 def test_scores_out_of_range_are_brought_into_it_and_counted(plugins: StrategyPlugins) -> None:
