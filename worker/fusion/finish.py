@@ -118,7 +118,7 @@ def _give_way(
 def _charge(
     parts: Mapping[PartName, str], preamble: str, counter: TokenCounter
 ) -> tuple[dict[str, int], bool, NDArray[np.int64] | None]:
-    """Tokens by part, one encoding a message; whether all of them are exact; the last message's token ends."""
+    """Tokens by part, one encoding a message; whether all are exact; the last message's token ends."""
     charged = dict.fromkeys(_CHARGED, 0)
     is_exact = True
     token_ends = None

@@ -94,7 +94,8 @@ class RedisOutcomeStore:
 
     async def put_if_absent(self, key: OutcomeKey, record: OutcomeRecord) -> OutcomeRecord | Tombstone:
         """Store unless something is there; return what the store holds then. Raises StoreUnavailable."""
-        if sum(len(part or b"") for part in (record.reply, record.bundle, record.receipt, record.capture)) > _LOOP_BYTES:
+        parts = (record.reply, record.bundle, record.receipt, record.capture)
+        if sum([len(part or b"") for part in parts]) > _LOOP_BYTES:
             digest, *encoded = await asyncio.to_thread(_encoded, record)
         else:
             digest, *encoded = _encoded(record)
