@@ -140,7 +140,9 @@ def charge_spans(
     `spans` are the parts in order, each with the character offset at which it ends; the last one ends
     with the text. A name may come more than once. The values sum to `counter.count(text)` exactly, by
     construction: merges across a seam are charged once, and a safety factor's rounding falls on the
-    part in which it happens. `ends` are the text's token ends, where they are known. Raises ValueError when the spans do not cover the text.
+    part in which it happens. `ends` are the text's token ends, where they are known.
+
+    Raises ValueError when the spans do not cover the text.
     """
     stops = [end for _, end in spans]
     if stops != sorted(stops) or (stops[-1] if stops else 0) != len(text) or (stops and stops[0] < 0):
