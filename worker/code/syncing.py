@@ -137,6 +137,9 @@ class _FencedStore:
         self._inner = inner
         self._is_settled = is_settled
 
+    async def projects(self, *, max_projects: int) -> list[str]:
+        return await self._inner.projects(max_projects=max_projects)
+
     async def head(self, project_id: str) -> GraphHead | None:
         return await self._inner.head(project_id)
 
