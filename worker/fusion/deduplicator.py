@@ -80,15 +80,16 @@ class _Merging:
 
     def merge_equal(self) -> None:
         """Texts that are equal, wherever they stand if they are long, else under the same heading."""
-        equals: dict[tuple[str, ...], list[int]] = {}
+        seen: dict[str | tuple[str, ...], int] = {}
+        equals: dict[int, list[int]] = {}
         for number, fragment in enumerate(self._given):
             text = fragment.renderings[0].text
             is_own = len(text) >= MIN_SHARED_CHARS
-            identity = (text,) if is_own else (text, fragment.layer, fragment.group)
-            equals.setdefault(identity, []).append(number)
+            first = seen.setdefault(text if is_own else (text, fragment.layer, fragment.group), number)
+            if first != number:
+                equals.setdefault(first, [first]).append(number)
         for numbers in equals.values():
-            if len(numbers) > 1:
-                self._merge_equals(self._by_preference(numbers))
+            self._merge_equals(self._by_preference(numbers))
 
     def _merge_equals(self, numbers: Sequence[int]) -> None:
         """One pin for each floor, and whatever is no pin for the first that may take it."""
@@ -146,6 +147,8 @@ class _Merging:
             for anchor, numbers in _places(texts, frozenset(anchors.values())).items()
         }
         for number, anchor in anchors.items():
+            if anchor not in places:
+                continue
             inner = f"\n{texts[number]}\n"
             for taker in places[anchor][:MAX_LOOKED_AT]:
                 text = texts[taker]
@@ -159,7 +162,7 @@ class _Merging:
         """The line by which others that may contain it are found: its longest, so hardly a common one."""
         if len(text) < MIN_SHARED_CHARS or self._given[number].is_pinned:
             return ""
-        return max(text.split("\n"), key=len)
+        return max(text.split("\n"), key=len) if "\n" in text else text
 
     def _may_take(self, taker: int, number: int) -> bool:
         """Whether the one may speak for the other, which is no pin and lasts no longer."""
@@ -233,12 +236,12 @@ def _preference(fragment: Fragment) -> tuple[tuple[bool, bool], int, int, float,
 
 
 def _places(texts: Mapping[int, str], anchors: frozenset[str]) -> dict[str, list[int]]:
-    """Whose text has which of these lines, besides others. O(length of all texts)."""
-    places: dict[str, list[int]] = {anchor: [] for anchor in anchors}
+    """Whose text has which of these lines, besides others; each that is found. O(length of all texts)."""
+    places: dict[str, list[int]] = {}
     for number, text in texts.items():
         if "\n" in text:
             for line in anchors.intersection(text.split("\n")):
-                places[line].append(number)
+                places.setdefault(line, []).append(number)
     return places
 
 

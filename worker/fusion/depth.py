@@ -16,6 +16,7 @@ from worker.ports import Fragment, Rendering
 
 MAX_DERIVED: Final = 64
 """Fragments of a layer, the best first, whose code is read for renderings that their source did not give."""
+_LINE_ENDS: Final = frozenset("\r\n")
 
 
 class AdmittingDepthResolver:
@@ -41,8 +42,13 @@ class AdmittingDepthResolver:
         most_chars = max(0, budget) * MAX_CHARS_A_TOKEN
         for fragment in fragments:
             shown = _worth_trying(admit.renderings(fragment), most_chars, keeps_last=fragment.is_pinned)
-            can_derive = derived[fragment.layer] < MAX_DERIVED and _leaves_a_gap(shown)
-            if can_derive and is_fenced_code(shown[0].text):
+            # What ends no fence is no fenced code; most fragments are none, so that is asked first.
+            if (
+                shown[0].text.endswith("```")
+                and derived[fragment.layer] < MAX_DERIVED
+                and _leaves_a_gap(shown)
+                and is_fenced_code(shown[0].text)
+            ):
                 derived[fragment.layer] += 1
                 shown = _DerivedLevels(shown)
             levels[fragment.key] = shown
@@ -62,7 +68,7 @@ class _Admission:
         given = fragment.renderings
         if self._is_plain:
             for rendering in given:
-                if rendering.text.endswith(("\n", "\r")):
+                if rendering.text[-1:] in _LINE_ENDS:
                     break
             else:
                 return given

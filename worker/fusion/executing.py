@@ -69,9 +69,9 @@ class MergingStrategyExecutor:
                 proposed_by.setdefault(key, ())
         relevances = _relevances(runs)
         ordered = sorted(granted, key=granted.__getitem__) if granted else []
-        keys = dict.fromkeys([*ordered, *proposed_by])
+        keys = dict.fromkeys([*ordered, *proposed_by]) if ordered else proposed_by
         return Execution(
-            fragments=[_with_relevance(offered[key], relevances.get(key)) for key in keys],
+            fragments=_with_relevances([offered[key] for key in keys], relevances),
             proposed_by=proposed_by,
             priorities=_priorities(runs, ordered, beyond),
             beyond_share=beyond,
@@ -181,7 +181,11 @@ def _run_one(
     )
     try:
         for fragment in strategy.assemble(request, shown, allocation.budget_tokens, plan_context):
-            _take(run, fragment, offered, types)
+            key = fragment.key
+            if not types and offered.get(key) is fragment:
+                run.proposed.setdefault(key, fragment)
+            else:
+                _take(run, key, fragment, offered, types)
     except StrategyFailed:
         raise
     except Exception as error:
@@ -191,9 +195,10 @@ def _run_one(
     return run
 
 
-def _take(run: _Run, fragment: Fragment, offered: dict[str, Fragment], types: Sequence[str]) -> None:
+def _take(
+    run: _Run, key: str, fragment: Fragment, offered: dict[str, Fragment], types: Sequence[str]
+) -> None:
     """Note one proposal; of a fragment that is proposed twice, the first counts."""
-    key = fragment.key
     if key in run.proposed:
         return
     given = offered.get(key)
@@ -250,8 +255,15 @@ def _relevances(runs: Sequence[_Run]) -> dict[str, float]:
     return relevances
 
 
-def _with_relevance(fragment: Fragment, relevance: float | None) -> Fragment:
-    return fragment if relevance is None else replace(fragment, relevance=relevance)
+def _with_relevances(fragments: list[Fragment], relevances: dict[str, float]) -> list[Fragment]:
+    if not relevances:
+        return fragments
+    return [
+        fragment
+        if (relevance := relevances.get(fragment.key)) is None
+        else replace(fragment, relevance=relevance)
+        for fragment in fragments
+    ]
 
 
 def _priorities(runs: Sequence[_Run], ordered: Sequence[str], beyond: frozenset[str]) -> dict[str, int]:

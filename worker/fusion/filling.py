@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
+from operator import attrgetter
 from typing import Final
 
 from schemas.codes import PartName
@@ -80,17 +81,21 @@ def floor_of(item: Item) -> int:
     return len(item.levels) - 1
 
 
-def near_the_room(items: Sequence[Item], room: Room) -> Sequence[Item]:
-    """The items, in packing order, that may find room: of a thousand, the last have none to hope for.
+def near_the_room(
+    ranked: Sequence[ScoredFragment], levels: Sequence[Sequence[Rendering]], room: Room
+) -> list[Item]:
+    """The fragments, in packing order, that may find room: of a thousand, the last have none to hope for.
 
     All pins, and the first others whose texts would fill `MAX_TRIED_ROOMS` such rooms, at least `MIN_TRIED`.
     """
     chars = 4 * MAX_TRIED_ROOMS * max(0, room.left)
-    for tried, item in enumerate(items):
-        if not item.is_pinned:
-            chars -= len(item.levels[0].text)
+    items: list[Item] = []
+    for tried, (scored, of) in enumerate(zip(ranked, levels, strict=True)):
+        if not scored.fragment.is_pinned:
+            chars -= len(of[0].text)
             if chars < 0 and tried >= MIN_TRIED:
-                return items[:tried]
+                break
+        items.append(Item(tried, scored, of))
     return items
 
 
@@ -236,13 +241,18 @@ def _offer_parts(filling: Filling, counts: _Counts, item: Item) -> None:
 
 def _offer(filling: Filling, counts: _Counts, item: Item, level: int) -> bool:
     """Show the item so if that fits, in place of what is shown of it."""
-    limit = filling.room.left + filling.paid.get(item.number, 0)
+    room, number = filling.room, item.number
+    paid = filling.paid.get(number, 0)
+    limit = room.left + paid
     if limit < 0 or len(item.levels[level].text) > MAX_CHARS_A_TOKEN * (limit + 1):
         return False
-    limit -= filling.room.heading_cost(item.group)
-    if limit < 0 or counts.of(item, level, limit) > limit:
+    heading = room.heading_cost(item.group) if item.group else 0
+    tokens = counts.of(item, level, limit - heading) if heading <= limit else limit + 1
+    if tokens > limit - heading:
         return False
-    _put(filling, counts, item, level)
+    room.spend(tokens - paid + heading, item.group)
+    filling.shown[number] = level
+    filling.paid[number] = tokens
     return True
 
 
@@ -296,6 +306,8 @@ def _steps(filling: Filling, items: Sequence[Item]) -> list[Step]:
     found: list[Step] = []
     for number, item in enumerate(items):
         shown = filling.shown.get(item.number)
+        if shown == 0:
+            continue
         if shown is None and len(item.levels) == 1:
             found.append(Step(number, 0, _worth(item, 0), _guessed_cost(item.levels[0].text)))
             continue
@@ -308,7 +320,8 @@ def _steps(filling: Filling, items: Sequence[Item]) -> list[Step]:
             paid_worth=_worth(item, shown),
             paid_cost=0 if shown is None else costs[shown],
         )
-    found.sort(key=lambda step: (-step.density, step.item, -step.level))
+    # Found in the order that equals have, which this keeps.
+    found.sort(key=attrgetter("density"), reverse=True)
     return found
 
 

@@ -18,8 +18,8 @@ from worker.fusion.room import Room
 from worker.fusion.sections import SECTION_GAP, compose
 from worker.ports import Rendering
 
-_CHARS_OF_NO_LAYER: Final = 24
-"""No layer has so many characters for each of its tokens: a line of dashes may, prose and code never do."""
+_CHARS_OF_NO_LAYER: Final = 12
+"""No layer has so many characters for each of its tokens: a line of dashes may, prose and code have half."""
 
 
 def section_text(frame: Frame, placed: Iterable[Placed]) -> str:
@@ -57,9 +57,9 @@ class WorthBudgetPacker:
         levels = [detail_level_maps[item.fragment.key] for item in ranked]
         if _fit_whole(budget, ranked, levels):
             return [place(item, of[0], rule="whole") for item, of in zip(ranked, levels, strict=True)]
-        items = [Item(n, item, of) for n, (item, of) in enumerate(zip(ranked, levels, strict=True))]
         room = Room.of(budget)
-        filling = fill(near_the_room(items, room), room)
+        items = near_the_room(ranked, levels, room)
+        filling = fill(items, room)
         kept = {
             number: place(ranked[number], levels[number][level], rule=_rule(items[number], level))
             for number, level in filling.shown.items()

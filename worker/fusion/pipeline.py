@@ -300,8 +300,7 @@ def _as_proposed(scored: Sequence[ScoredFragment], execution: Execution) -> Sequ
         keys = [item.fragment.key, *(absorbed.key for absorbed in item.fragment.absorbed)]
         known = [key for key in keys if key in execution.proposed_by]
         ranked.append(
-            replace(
-                item,
+            item._replace(
                 priority=min((priorities.get(key, 0) for key in known), default=0),
                 asks_for_room=item.fragment.is_pinned or any(key not in beyond for key in known),
             )

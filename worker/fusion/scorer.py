@@ -37,11 +37,13 @@ class StepwiseScorer:
         where it applies; together with a relevance of 1 they stay below 1. O(n).
         """
         targets = plan_context.targets
-        return [ScoredFragment(fragment=fragment, score=_score(fragment, targets)) for fragment in fragments]
+        return [ScoredFragment(fragment, _score(fragment, targets)) for fragment in fragments]
 
 
 def _score(fragment: Fragment, targets: frozenset[str]) -> float:
-    relevance = 0.0 if math.isnan(fragment.relevance) else min(1.0, max(0.0, fragment.relevance))
+    relevance = fragment.relevance
+    if not 0.0 <= relevance <= 1.0:
+        relevance = 0.0 if math.isnan(relevance) else min(1.0, max(0.0, relevance))
     score = relevance * RELEVANCE_SHARE + STORAGE_TIER_STEPS[fragment.storage_tier]
     if fragment.is_pinned:
         score += PIN_STEP
@@ -49,7 +51,7 @@ def _score(fragment: Fragment, targets: frozenset[str]) -> float:
         score += TIER_STEPS[fragment.relevance_tier]
     if targets and fragment.layer in TARGETED_LAYERS and _is_target(fragment, targets):
         score += TARGET_STEP
-    return round(min(1.0, score), 6)
+    return round(score, 6) if score < 1.0 else 1.0
 
 
 def _is_target(fragment: Fragment, targets: frozenset[str]) -> bool:

@@ -43,6 +43,8 @@ def paying_steps(
     `worths` and `costs` are by rendering, deepest first. The way begins at what is shown and paid for
     already. O(renderings).
     """
+    if len(worths) == 2 and not paid_worth and not paid_cost:  # noqa: PLR2004 - text and name
+        return _two_steps(item, worths[0], worths[1], costs[0], costs[1])
     hull = [(-1, paid_cost, paid_worth)]
     for level in range(len(worths) - 1, -1, -1):
         cost, value = costs[level], worths[level]
@@ -54,6 +56,15 @@ def paying_steps(
     return [
         Step(item, after[0], after[2] - before[2], after[1] - before[1]) for before, after in pairwise(hull)
     ]
+
+
+def _two_steps(item: int, whole: float, name: float, whole_cost: int, name_cost: int) -> list[Step]:
+    """`paying_steps` for nothing, a name and a text, which is what most fragments can be shown as."""
+    if whole <= name or whole_cost < name_cost:
+        return [Step(item, 1, name, name_cost)]
+    if name * whole_cost <= whole * name_cost:
+        return [Step(item, 0, whole, whole_cost)]
+    return [Step(item, 1, name, name_cost), Step(item, 0, whole - name, whole_cost - name_cost)]
 
 
 def _bends_up(first: tuple[int, int, float], middle: tuple[int, int, float], cost: int, value: float) -> bool:

@@ -45,13 +45,13 @@ def test_counting_up_to_a_small_limit_reads_little_of_a_large_text(
     counter: TiktokenCounter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read_chars: list[int] = []
-    encode = counter.encode
+    count = counter.count
 
-    def record(text: str) -> object:
+    def record(text: str) -> int:
         read_chars.append(len(text))
-        return encode(text)
+        return count(text)
 
-    monkeypatch.setattr(counter, "encode", record)
+    monkeypatch.setattr(counter, "count", record)
     text = "Some words, and more of them.\n" * 2_000
     assert counter.count_up_to(text, 600) > 600
     assert 2_000 < sum(read_chars) < 5_000

@@ -7,13 +7,15 @@ from statistics import mean
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from ortools.sat.python import cp_model
 
 from schemas.fragments import FragmentProvenance
 from worker.budget.tokens import BytesCounter
 from worker.fusion.packer import WorthBudgetPacker, section_text
 from worker.fusion.protocols import Frame, LayerSpace, Placed, ScoredFragment
-from worker.fusion.worth import worth
+from worker.fusion.worth import paying_steps, worth
 from worker.ports import Fragment, Rendering
 
 BARE = Frame(opening="", heading="", closing="")
@@ -104,3 +106,15 @@ def test_a_filled_room_is_worth_nearly_what_the_best_filling_is() -> None:
     assert len(shares) > INSTANCES * 0.95
     assert mean(shares) >= 0.97
     assert min(shares) >= 0.85
+
+
+@settings(max_examples=60)
+@given(st.tuples(*[st.integers(0, 9)] * 2), st.tuples(*[st.integers(1, 30)] * 2), st.floats(0, 1))
+def test_a_text_and_a_name_have_the_steps_that_any_renderings_have(
+    depths: tuple[int, int], costs: tuple[int, int], score: float
+) -> None:
+    worths = [worth(score, depth) for depth in depths]
+    short = paying_steps(0, worths, costs)
+    # A rendering that costs more than the one above it, and says no more, is no step of any way.
+    long = paying_steps(0, [*worths, worths[1]], [*costs, costs[1]])
+    assert [(s.gain, s.cost) for s in short] == [(s.gain, s.cost) for s in long]

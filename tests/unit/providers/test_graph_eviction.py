@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import cycle
 from pathlib import Path
@@ -106,7 +106,12 @@ def test_half_the_room_shows_nearly_what_a_pack_of_half_the_budget_would(ranking
 
 # --- Tiers -------------------------------------------------------------------------------------------
 
-NAMES = ("core", "related", "peripheral")
+
+def tier_named(ref: NodeRef) -> RelevanceTier:
+    for tier in RELEVANCE_TIERS:
+        if f"::{tier}" in ref.id:
+            return tier
+    return "peripheral"
 
 
 class TierByName(Rules):
@@ -116,16 +121,13 @@ class TierByName(Rules):
         super().__init__(None)
 
     async def refine(self, facts: RelevanceFacts) -> Refinement:
-        tiers: Mapping[NodeRef, RelevanceTier] = {
-            ref: next((tier for tier in NAMES if f"::{tier}" in ref.id), "peripheral") for ref in facts.hops
-        }
-        return Refinement(tiers=tiers)
+        return Refinement(tiers={ref: tier_named(ref) for ref in facts.hops})
 
 
 def project() -> dict[str, bytes | None]:
     """Chains of calls from one entry, three functions of each tier a step further away each time."""
     functions = ["def start(deadline):\n    return core_0(deadline)\n"]
-    names = [f"{tier}_{place}" for place in range(4) for tier in NAMES]
+    names = [f"{tier}_{place}" for place in range(4) for tier in RELEVANCE_TIERS]
     for number, name in enumerate(names):
         following = names[number + 1] if number + 1 < len(names) else "print"
         functions.append(
@@ -143,7 +145,7 @@ async def test_with_relevance_on_what_is_peripheral_and_far_goes_first_and_pins_
     fresh, kept = [(await provider.provide(asked, SCOPE, budget)).fragments for _ in range(2)]
     await graph.close()
     assert fresh == kept
-    assert {f.relevance_tier for f in fresh} == set(NAMES)
+    assert {f.relevance_tier for f in fresh} == set(RELEVANCE_TIERS)
     assert {f.hops for f in fresh if f.about} >= {0, 1, 2}
 
     def distance(fragment: Fragment) -> tuple[int, int]:
@@ -158,6 +160,6 @@ async def test_with_relevance_on_what_is_peripheral_and_far_goes_first_and_pins_
             placed = shown_in(given_fragments, tokens)
             whole = {p.fragment.key for p in placed if p.depth == 9 and not p.is_cut} - pins
             gone = [distance(f) for f in given_fragments if f.key not in whole | pins]
-            nearest = min(gone, default=(len(NAMES), 0))
+            nearest = min(gone, default=(len(RELEVANCE_TIERS), 0))
             assert all(distance(f) <= nearest for f in given_fragments if f.key in whole)
             assert pins <= {p.fragment.key for p in placed}
