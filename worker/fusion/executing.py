@@ -22,6 +22,7 @@ from worker.fusion.protocols import (
     StrategyFailed,
     StrategyFailure,
 )
+from worker.fusion.room import MAX_CHARS_A_TOKEN
 from worker.fusion.strategies.layered import LAYERED, LayeredStrategy
 from worker.ports import Fragment, RequestFrame, TokenCounter
 
@@ -136,11 +137,15 @@ class MergingStrategyExecutor:
     def _is_enough(self, runs: Sequence[_Run]) -> bool:
         """Whether every strategy's share surely holds all that it proposes."""
         return all(
-            self._counter.fits(
-                "\n".join([f.renderings[0].text for f in run.proposed.values()]), run.budget_tokens
-            )
+            self._fits([f.renderings[0].text for f in run.proposed.values()], run.budget_tokens)
             for run in runs
         )
+
+    def _fits(self, texts: list[str], budget_tokens: int) -> bool:
+        if sum(map(len, texts)) > budget_tokens * MAX_CHARS_A_TOKEN:
+            # Where that is wrong, one by one they are still found to fit.
+            return False
+        return self._counter.fits("\n".join(texts), budget_tokens)
 
     def _tokens(self, fragment: Fragment, limit: int) -> int:
         return self._counter.count_up_to(fragment.renderings[0].text + "\n", limit)
