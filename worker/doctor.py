@@ -6,10 +6,11 @@ import asyncio
 import os
 import platform
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from rich.table import Table
 
@@ -24,7 +25,10 @@ if TYPE_CHECKING:
     from worker.state.store import StateStore
     from worker.wiring import Settings
 
-CHECK_SECONDS = 5.0
+PATIENCE_SECONDS: Final = 60.0
+"""Of each check. What is away refuses at once; what works may answer late where the machine is busy."""
+_ASKING: Final = ("worker.wiring_kafka", "worker.wiring_graph", "worker.wiring_state")
+"""What the checks ask with: many modules, whose loading must not count as waiting for an answer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +46,9 @@ class Finding:
 
 
 async def diagnose(settings: Settings) -> list[Finding]:
-    """Check everything at once, each within five seconds, and report in a fixed order."""
+    """Check everything at once, each within `PATIENCE_SECONDS`, and report in a fixed order."""
+    for module in _ASKING:
+        import_module(module)
     checks: Sequence[Callable[[Settings], Awaitable[list[Finding]]]] = (
         _python,
         _tokenizers,
@@ -55,7 +61,7 @@ async def diagnose(settings: Settings) -> list[Finding]:
         _usage_log,
         _drills,
     )
-    found = await asyncio.gather(*(_within(check, settings) for check in checks))
+    found = await asyncio.gather(*(check(settings) for check in checks))
     return [finding for findings in found for finding in findings]
 
 
@@ -70,15 +76,11 @@ def show(findings: Sequence[Finding]) -> Table:
     return table
 
 
-async def _within(check: Callable[[Settings], Awaitable[list[Finding]]], settings: Settings) -> list[Finding]:
-    name = check.__name__.strip("_").replace("_", " ")
-    # Reading a vocabulary waits for no network, only for a busy machine.
-    seconds = CHECK_SECONDS * (12 if check is _tokenizers else 1)
-    try:
-        async with asyncio.timeout(seconds):
-            return await check(settings)
-    except TimeoutError:
-        return [Finding(name=name, is_ok=False, found=f"no answer within {seconds:.0f} s")]
+def _too_late(name: str, where: str, mend: str) -> Finding:
+    """What is found of a dependency that neither answered nor refused."""
+    return Finding(
+        name=name, is_ok=False, found=f"{where}: no answer within {PATIENCE_SECONDS:g} s", mend=mend
+    )
 
 
 async def _python(settings: Settings) -> list[Finding]:
@@ -98,16 +100,20 @@ def _count_sample(encoding: str) -> int:
 
 async def _tokenizers(settings: Settings) -> list[Finding]:
     findings: list[Finding] = []
+    mend = "reinstall the packages (make setup), or correct content.models"
     for encoding in dict.fromkeys(row.encoding for row in settings.content.models.values()):
         try:
-            tokens = await asyncio.to_thread(_count_sample, encoding)
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                tokens = await asyncio.to_thread(_count_sample, encoding)
+        except TimeoutError:
+            findings.append(_too_late(f"tokenizer {encoding}", "its vocabulary", mend))
         except (OSError, ValueError) as error:
             findings.append(
                 Finding(
                     name=f"tokenizer {encoding}",
                     is_ok=False,
                     found=str(error),
-                    mend="reinstall the packages (make setup), or correct content.models",
+                    mend=mend,
                 )
             )
         else:
@@ -123,18 +129,14 @@ async def _broker(settings: Settings) -> list[Finding]:
     from worker.wiring_kafka import broker_version  # noqa: PLC0415  # doctor must start where a part is broken
 
     servers = ", ".join(settings.kafka.bootstrap_servers)
+    mend = f"start Kafka at {servers}, set WORKER_KAFKA__BOOTSTRAP_SERVERS, or use run --embedded"
     try:
-        async with asyncio.timeout(CHECK_SECONDS - 1):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             found = await broker_version(settings)
-    except (Unavailable, TimeoutError) as error:
-        return [
-            Finding(
-                name="broker",
-                is_ok=False,
-                found=str(error) or f"no broker answers at {servers}",
-                mend=f"start Kafka at {servers}, set WORKER_KAFKA__BOOTSTRAP_SERVERS, or use run --embedded",
-            )
-        ]
+    except TimeoutError:
+        return [_too_late("broker", servers, mend)]
+    except Unavailable as error:
+        return [Finding(name="broker", is_ok=False, found=str(error), mend=mend)]
     return [Finding(name="broker", is_ok=True, found=f"{servers}: {found}")]
 
 
@@ -180,9 +182,12 @@ async def _store(
     name: str, store: OutcomeStore | GraphStore | StateStore, found: str, mend: str
 ) -> list[Finding]:
     try:
-        await store.check()
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            await store.check()
+    except TimeoutError:
+        return [_too_late(name, found, mend)]
     except StoreUnavailable as error:
-        return [Finding(name=name, is_ok=False, found=str(error), mend=mend)]
+        return [Finding(name=name, is_ok=False, found=f"{found}: {error}", mend=mend)]
     finally:
         await store.close()
     return [Finding(name=name, is_ok=True, found=found)]
@@ -193,10 +198,15 @@ async def _relevance(settings: Settings) -> list[Finding]:
     from worker.wiring_graph import build_relevance  # noqa: PLC0415  # as above
 
     engine = build_relevance(settings)
+    is_needed = settings.graph.relevance == "prolog"
     try:
-        await engine.check()
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            await engine.check()
+    except TimeoutError:
+        mend = "look why the process hangs, or set WORKER_GRAPH__PROLOG"
+        late = _too_late("relevance rules", str(settings.graph.prolog), mend)
+        return [late if is_needed else replace(late, is_ok=True)]
     except Unavailable as error:
-        is_needed = settings.graph.relevance == "prolog"
         return [
             Finding(
                 name="relevance rules",
