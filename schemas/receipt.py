@@ -120,6 +120,8 @@ class ReceiptRecord(WireModel):
     schema_version: str = SCHEMA_VERSION
     kind: Literal["receipt"] = "receipt"
     request_digest: Sha256Hex
+    request_line_digest: Sha256Hex
+    """Of the request as the capture holds it: what came with it for the sources is named by digest there."""
     as_of: Timestamp
     snapshot_id: str | None = None
     """Of the graph that was read; absent where none was."""

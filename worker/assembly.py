@@ -41,7 +41,7 @@ from worker.planning import ContentPolicy, Plan, plan_request
 from worker.ports import LayerBudget, LayerContribution, Preparation, Provider, RequestFrame, Scope
 from worker.providers.gather import Abandonment, gather
 from worker.providers.proposals import PluginProposals
-from worker.receipts.capture import write_capture
+from worker.receipts.capture import request_line, write_capture
 from worker.sealing import DEGRADED, Finished, SealedBundle, seal_bundle, usage_event
 from worker.telemetry import SPAN_ANALYSE, SPAN_FUSE, SPAN_GATHER, Telemetry
 
@@ -60,6 +60,9 @@ and else there would be nothing to choose between."""
 _WIDE_BYTE_WEIGHT: Final = 4
 """A character weighs 1, and this for each byte beyond its first: Han and emoji have a token or more each,
 and stand in long pieces without a space, so a tokenizer takes ten times as long for them."""
+
+_MARK_BYTES: Final = 10
+"""What a capture's header has for a fragment beside its key: a relevance or a count, quotes, commas."""
 
 _FRAGMENT_WEIGHT: Final = 200
 """What a fragment costs besides its text: it is ranked, placed, counted and joined for itself."""
@@ -153,11 +156,13 @@ class Assembler:
             left_seconds = request.deadline_ms / 1_000 - (perf_counter() - started)
             proposals = await self._propose(frame, plan, admitted.contributions, wait_seconds=left_seconds)
             meaning = request.meaning() if meaning is None else meaning
+            line = await _off_loop(len(meaning), request_line, request, meaning)
             fusing = Fusing(
                 frame=frame,
                 plan=plan,
                 admitted=admitted,
                 request_digest=sha256_hex(meaning),
+                request_line_digest=sha256_hex(line),
                 proposals=proposals,
             )
             sealed = await _off_loop(weight, fuse_and_seal, fusing)
@@ -180,7 +185,7 @@ class Assembler:
         if self._is_logged:
             _log_assembled(usage)
         return Assembled(
-            bundle=sealed.bundle, usage=usage, trail=Trail(fusing=fusing, sealed=sealed, meaning=meaning)
+            bundle=sealed.bundle, usage=usage, trail=Trail(fusing=fusing, sealed=sealed, request_line=line)
         )
 
     async def _propose(
@@ -251,6 +256,7 @@ class Fusing:
     plan: Plan
     admitted: Admitted
     request_digest: str
+    request_line_digest: str
     proposals: Sequence[PluginProposal] = ()
 
 
@@ -260,7 +266,8 @@ class Trail:
 
     fusing: Fusing
     sealed: SealedBundle
-    meaning: bytes
+    request_line: bytes
+    """The request as the capture keeps it."""
 
     @property
     def record(self) -> bytes:
@@ -271,7 +278,9 @@ class Trail:
     def size_bytes(self) -> int:
         """About what record and capture have together; what writing them down costs grows with it."""
         sources = self.sealed.recorded.sources.values()
-        return len(self.record) + len(self.meaning) + sum([len(source.line) for source in sources])
+        marks = [*self.fusing.admitted.masked, *[key for p in self.fusing.proposals for key, _ in p.entries]]
+        lines = [self.record, self.request_line, *[source.line for source in sources]]
+        return sum(map(len, lines)) + sum([len(mark) + _MARK_BYTES for mark in marks])
 
     def capture(self, *, max_bytes: int) -> bytes:
         """The inputs of fusing and sealing, or one line that says why they are not kept."""
@@ -281,7 +290,7 @@ class Trail:
             fusing.plan,
             fusing.admitted,
             self.sealed.recorded.sources,
-            meaning=self.meaning,
+            line=self.request_line,
             request_digest=fusing.request_digest,
             proposals=fusing.proposals,
             max_bytes=max_bytes,
@@ -295,7 +304,14 @@ def fuse_and_seal(fusing: Fusing) -> SealedBundle:
     """
     frame, plan, admitted = fusing.frame, fusing.plan, fusing.admitted
     finished = fuse(frame, plan, admitted.contributions, fusing.proposals)
-    return seal_bundle(frame, plan, admitted, finished, request_digest=fusing.request_digest)
+    return seal_bundle(
+        frame,
+        plan,
+        admitted,
+        finished,
+        request_digest=fusing.request_digest,
+        request_line_digest=fusing.request_line_digest,
+    )
 
 
 def fuse(

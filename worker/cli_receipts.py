@@ -24,6 +24,8 @@ DIFFERS: Final = 5
 """Exit code of a verification that found another bundle, or parts that do not belong together."""
 NO_CAPTURE: Final = 6
 """Exit code where only a capture could answer, and there is none."""
+_MOST_DIGITS: Final = 18
+"""Of a number of tokens; no window has as many."""
 
 Project = Annotated[str | None, typer.Option("--project", help="The project that the id belongs to.")]
 Generation = Annotated[int, typer.Option(help="Raised when a dead letter is redriven.", min=0)]
@@ -246,7 +248,8 @@ def _layers(given: list[str]) -> dict[str, int]:
     layers: dict[str, int] = {}
     for item in given:
         name, _, tokens = item.partition("=")
-        if not name or not tokens.isascii() or not tokens.isdigit():
+        # Python refuses to read a number of thousands of digits, with an error of its own.
+        if not name or not tokens.isascii() or not tokens.isdigit() or len(tokens) > _MOST_DIGITS:
             fail(f"--layer {item!r}: write it as graph=4000")
         layers[name] = int(tokens)
     return layers

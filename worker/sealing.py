@@ -64,7 +64,13 @@ class SealedBundle:
 
 
 def seal_bundle(
-    frame: RequestFrame, plan: Plan, admitted: Admitted, finished: Finished, *, request_digest: str
+    frame: RequestFrame,
+    plan: Plan,
+    admitted: Admitted,
+    finished: Finished,
+    *,
+    request_digest: str,
+    request_line_digest: str,
 ) -> SealedBundle:
     """The bundle, with the parts that the request asked to include, and what it is made from."""
     layers = layer_reports(plan, admitted.contributions, finished)
@@ -76,6 +82,7 @@ def seal_bundle(
         finished.candidates,
         finished.sealed,
         request_digest=request_digest,
+        request_line_digest=request_line_digest,
         context_hash=digest,
     )
     bundle = _bundle(frame, plan, finished, layers=layers, recorded=recorded, digest=digest)

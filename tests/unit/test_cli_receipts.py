@@ -125,6 +125,11 @@ def test_each_answer_is_there_for_programs(command: list[str], field: str) -> No
         (["what-if", "r1", "--project", "p", "--total", "9"], 4, "budget_too_small"),
         (["what-if", "r1", "--project", "p", "--strategy", "none"], 4, "unknown_strategy"),
         (["what-if", "r1", "--project", "p", "--layer", "mission"], 1, "write it as graph=4000"),
+        (
+            ["what-if", "r1", "--project", "p", "--layer", "graph=" + "9" * 5_000],
+            1,
+            "write it as graph=4000",
+        ),
     ],
 )
 def test_what_cannot_be_answered_is_said_in_one_line(

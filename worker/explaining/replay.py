@@ -44,6 +44,7 @@ def fuse_again(
         plan=plan_request(frame, scope, policy_of(capture, policy)),
         admitted=capture.admitted,
         request_digest=capture.header.request_digest,
+        request_line_digest=capture.request_line_digest,
         proposals=capture.header.proposals,
     )
     return fuse_and_seal(fusing)
@@ -81,7 +82,9 @@ def _foreign(stored: Stored, capture: Capture) -> str:
     bundle, record = stored.bundle, stored.record
     if receipt_id(bundle.project_id, bundle.context_hash, stored.record_bytes) != bundle.receipt.receipt_id:
         return "the receipt's record is not the one that the bundle names"
-    if capture.header.request_digest != record.request_digest:
+    # The header's digest is of more than the line holds: each is compared with the receipt's own.
+    claimed = (capture.header.request_digest, capture.request_line_digest)
+    if claimed != (record.request_digest, record.request_line_digest):
         return "the captured request is not the receipt's"
     for source in record.sources:
         if capture.digests.get(source.layer) != source.digest:

@@ -102,6 +102,8 @@ class Capture:
     admitted: Admitted
     digests: Mapping[PartName, str]
     """Of the sources' lines as they were read."""
+    request_line_digest: str
+    """Of the request's line as it was read."""
 
     @property
     def frame(self) -> RequestFrame:
@@ -157,26 +159,38 @@ def write_capture(
     admitted: Admitted,
     sources: Mapping[PartName, Contributed],
     *,
-    meaning: bytes,
+    line: bytes,
     request_digest: str,
     proposals: Sequence[PluginProposal],
     max_bytes: int,
 ) -> bytes:
     """The capture, or in its place one line that says why there is none.
 
-    `meaning` is the request's canonical JSON, and `request_digest` its SHA-256.
+    `line` is what `request_line` gave, and `request_digest` the SHA-256 of the request's canonical JSON.
+    `max_bytes` are for all of it, line breaks included.
     """
-    request = _request_line(frame.request, meaning)
-    size_bytes = len(request) + sum([len(source.line) for source in sources.values()])
-    if size_bytes > max_bytes:
-        return canonical_json(
-            {
-                "kind": "no_capture",
-                "code": "capture_too_large",
-                "size_bytes": size_bytes,
-                "max_bytes": max_bytes,
-            }
-        )
+    header = _header(frame, plan, admitted, request_digest=request_digest, proposals=proposals)
+    capture = b"\n".join([header, line, *[source.line for source in sources.values()]])
+    if len(capture) <= max_bytes:
+        return capture
+    return canonical_json(
+        {
+            "kind": "no_capture",
+            "code": "capture_too_large",
+            "size_bytes": len(capture),
+            "max_bytes": max_bytes,
+        }
+    )
+
+
+def _header(
+    frame: RequestFrame,
+    plan: Plan,
+    admitted: Admitted,
+    *,
+    request_digest: str,
+    proposals: Sequence[PluginProposal],
+) -> bytes:
     graph = admitted.contributions.get("graph")
     header = Header(
         request_digest=request_digest,
@@ -193,11 +207,14 @@ def write_capture(
         snapshot_id=graph.measures.snapshot_id if graph is not None and graph.measures is not None else None,
         proposals=tuple(proposals),
     )
-    return b"\n".join([_HEADER.dump_json(header), request, *[source.line for source in sources.values()]])
+    return _HEADER.dump_json(header)
 
 
-def _request_line(request: AssemblyRequest, meaning: bytes) -> bytes:
-    """The request as it is kept: what the sources were sent with it is theirs to give, masked."""
+def request_line(request: AssemblyRequest, meaning: bytes) -> bytes:
+    """The request as a capture keeps it, without a line break; `meaning` is its canonical JSON.
+
+    What came with it for the sources is named by size and digest: they give it, masked. Linear in `meaning`.
+    """
     if not _brings_content(request):
         return b'{"left_out":{},"request":' + meaning + b"}"
     payload = request.payload.model_dump(exclude_none=True, exclude={"files_created"})
@@ -278,6 +295,7 @@ def _capture(lines: Sequence[bytes], *, project_id: str, request_id: str) -> Cap
         fields={**fields, **left_out},
         admitted=Admitted(contributions=contributions, masked=header.masked, is_masking=header.is_masking),
         digests=digests,
+        request_line_digest=sha256_hex(lines[1]),
     )
 
 

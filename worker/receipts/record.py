@@ -57,6 +57,7 @@ def write_record(
     sealed: Sealed,
     *,
     request_digest: str,
+    request_line_digest: str,
     context_hash: str,
 ) -> Recorded:
     """The record of a sealed prompt. O(fragments), a few microseconds each, and a digest of every text."""
@@ -76,7 +77,13 @@ def write_record(
         if source.capped:
             written.count(layer, "capped", "source_cap", 0, count=source.capped)
     record = _record(
-        frame, plan, admitted, written, sources=tuple(sources.values()), request_digest=request_digest
+        frame,
+        plan,
+        admitted,
+        written,
+        sources=tuple(sources.values()),
+        request_digest=request_digest,
+        request_line_digest=request_line_digest,
     )
     considered = sum([source.fragments + source.capped for source in sources.values()])
     kept = sum([len(packed.placed) for packed in sealed.packed.values()])
@@ -268,6 +275,7 @@ def _record(
     *,
     sources: tuple[Contributed, ...],
     request_digest: str,
+    request_line_digest: str,
 ) -> bytes:
     """The whole, its keys in canonical order."""
     execution = written.candidates.execution
@@ -283,7 +291,8 @@ def _record(
             f',"encoding":{_text(plan.window.encoding)},"failures":[{failures}]',
             f',"fragments":[{",".join(written.lines)}],"kind":"receipt",{masked}',
             f'"model":{_text(plan.window.model)},"omitted":[{",".join(_rest(written))}]',
-            f',"request_digest":"{request_digest}","schema_version":"{SCHEMA_VERSION}"',
+            f',"request_digest":"{request_digest}","request_line_digest":"{request_line_digest}"',
+            f',"schema_version":"{SCHEMA_VERSION}"',
             f',"settings_digest":{_text(plan.policy.settings_digest)}',
             f',"snapshot_id":{_text(snapshot_id)}' if snapshot_id else "",
             f',"sources":[{_sources(sources)}]',

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 
 from schemas.bundle import to_wire
-from tests.support.assembling import assemble
+from schemas.request import AssemblyRequest
+from schemas.wire import canonical_json
+from tests.support.assembling import assemble, wire_request
 from tests.support.explaining import bare, crowded, policy, served, stored, stored_of
+from worker.assembly import Trail
 from worker.explaining.replay import verify
 from worker.explaining.stored import NotExplainable, Stored, WasRejected, read_file
+from worker.fusion.protocols import StrategyCapabilities
+from worker.fusion.strategies.recorded import PluginProposal
 from worker.receipts.capture import CaptureUnreadable
 
 
@@ -57,6 +63,49 @@ def test_a_capture_that_was_changed_is_found_out_before_anything_is_made(one: St
     assert (verdict.outcome, "contributed" in verdict.detail) == ("damaged", True)
 
 
+@pytest.mark.parametrize("brings_content", [True, False])
+def test_a_captured_request_that_was_changed_is_found_out_whatever_in_it_was(*, brings_content: bool) -> None:
+    request = crowded() if brings_content else wire_request(user_message="Go", plan_id="p1")
+    whole = asyncio.run(stored_of(request))
+    assert whole.capture_bytes is not None
+    header, line, *sources = whole.capture_bytes.split(b"\n")
+    kept = json.loads(line)
+    assert bool(kept["left_out"]) is brings_content
+    changes = [
+        *[("request", name, value) for name, value in kept["request"].items() if name != "project_id"],
+        *[("left_out", name, value) for name, value in kept["left_out"].items()],
+        ("request", "must_cite", []),
+        ("request", "plan_id", "p"),
+        ("left_out", "plan", ""),
+    ]
+    for part, name, value in changes:
+        other = {**kept, part: {**kept[part], name: _changed(name, value)}}
+        words = b"\n".join([header, canonical_json(other), *sources])
+        try:
+            verdict = verify(replace(whole, capture_bytes=words), policy())
+        except CaptureUnreadable as error:
+            assert error.code == "capture_foreign"  # noqa: PT017 - either is said, according to the field
+            continue
+        assert (verdict.outcome, verdict.detail) == (
+            "damaged",
+            "the captured request is not the receipt's",
+        ), name
+
+
+def _changed(name: str, value: object) -> object:
+    match value:
+        case bool():
+            return not value
+        case int():
+            return value + 1
+        case list():
+            return ["messages"] if name == "include" else ["a:b"]
+        case dict():
+            return {**value, "more": 1}
+        case _:
+            return "build" if name == "task_type" else f"{value}x"
+
+
 def test_without_a_capture_nothing_can_be_verified(one: Stored) -> None:
     with pytest.raises(CaptureUnreadable) as met:
         verify(bare(one), policy())
@@ -68,6 +117,31 @@ async def test_a_capture_above_its_limit_is_not_kept_and_says_how_large_it_was()
     with pytest.raises(CaptureUnreadable, match=r"no capture was kept: its [\d,]+ bytes") as met:
         small.capture()
     assert met.value.code == "capture_too_large"
+
+
+@pytest.mark.parametrize("request_of", [crowded, wire_request])
+async def test_the_limit_of_a_capture_is_for_all_of_it(request_of: Callable[[], AssemblyRequest]) -> None:
+    trail = (await assemble(request_of())).trail
+    whole = trail.capture(max_bytes=10_000_000)
+    assert trail.capture(max_bytes=len(whole)) == whole
+    refused = json.loads(trail.capture(max_bytes=len(whole) - 1))
+    assert (refused["kind"], refused["size_bytes"]) == ("no_capture", len(whole))
+
+
+async def test_what_is_proposed_and_masked_weighs_in_the_trail() -> None:
+    trail = (await assemble(crowded())).trail
+    entries = tuple((f"memory:{number}:n{number}", 0.123456) for number in range(5_000))
+    proposal = PluginProposal(name="far", capabilities=StrategyCapabilities(), entries=entries)
+    admitted = replace(trail.fusing.admitted, masked={key: 1 for key, _ in entries})
+    heavy = replace(trail, fusing=replace(trail.fusing, proposals=[proposal], admitted=admitted))
+
+    def written(one: Trail) -> int:
+        return len(one.record) + len(one.capture(max_bytes=10_000_000))
+
+    assert abs(heavy.size_bytes - written(heavy)) < 0.2 * written(heavy)
+    assert abs((heavy.size_bytes - trail.size_bytes) - (written(heavy) - written(trail))) < 0.2 * written(
+        heavy
+    )
 
 
 @pytest.mark.parametrize(

@@ -121,7 +121,15 @@ def fused(contribution: LayerContribution, *, total: int = 8_000, **more: object
     framed = frame(budget={"total": total}, **more)
     admitted = admit({"memory": contribution}, is_masking=True)
     plan = plan_request(framed, SCOPE, policy())
-    return fuse_and_seal(Fusing(frame=framed, plan=plan, admitted=admitted, request_digest="0" * 64))
+    return fuse_and_seal(
+        Fusing(
+            frame=framed,
+            plan=plan,
+            admitted=admitted,
+            request_digest="0" * 64,
+            request_line_digest="1" * 64,
+        )
+    )
 
 
 def test_what_there_is_no_room_for_and_what_says_the_same_are_told_apart() -> None:
@@ -158,7 +166,13 @@ def test_masks_are_counted_by_fragment_and_no_value_is_kept() -> None:
     framed = frame()
     plan = plan_request(framed, SCOPE, policy())
     admitted = admit({"memory": layer(f"a {token} b {token}", "clean")}, is_masking=True)
-    fusing = Fusing(frame=framed, plan=plan, admitted=admitted, request_digest="0" * 64)
+    fusing = Fusing(
+        frame=framed,
+        plan=plan,
+        admitted=admitted,
+        request_digest="0" * 64,
+        request_line_digest="1" * 64,
+    )
     sealed = fuse_and_seal(fusing)
     record = ReceiptRecord.model_validate_json(sealed.recorded.record)
     assert [line.masked for line in record.fragments] == [2, 0]
