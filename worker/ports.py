@@ -96,8 +96,9 @@ class Absorbed:
 class Fragment:
     """The smallest piece that is kept or dropped whole.
 
-    `renderings` go from the deepest to the shallowest and are never empty. Of a pinned fragment the last
-    one is its floor, which is always in the prompt. `relevance` (0 to 1) ranks within the layer, then
+    `renderings` go from the deepest to the shallowest. Neither they nor `provenance` are ever empty: a source
+    that gives a fragment without one has failed. Of a pinned fragment the last rendering is its floor, which
+    is always in the prompt. `relevance` (0 to 1) ranks within the layer, then
     `rank` (0 first), then `node`: never time, never arrival. `position` is the place in the layer's text.
     """
 

@@ -254,5 +254,13 @@ def _in_layer_order(outcomes: Mapping[PartName, _Outcome]) -> dict[PartName, Lay
         if isinstance(outcome, Rejected):
             raise outcome
         if outcome is not None:
-            contributions[layer] = outcome
+            contributions[layer] = _checked(outcome)
     return contributions
+
+
+def _checked(contribution: LayerContribution) -> LayerContribution:
+    """The contribution, or a failed layer where a fragment says nothing or comes from nowhere."""
+    if all(fragment.renderings and fragment.provenance for fragment in contribution.fragments):
+        return contribution
+    log.error("source.failed", layer=contribution.layer, error="fragment without rendering or provenance")
+    return _failed(contribution.layer, "error")

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import gc
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from itertools import permutations
 from typing import Any
 
@@ -11,9 +12,18 @@ import pytest
 import structlog
 
 from schemas.codes import PARTS, PartName
+from schemas.fragments import FragmentProvenance
 from tests.unit.providers.frames import BUDGET, SCOPE, frame
 from worker.errors import InvalidRequest, NotSupported, StoreUnavailable
-from worker.ports import LayerBudget, LayerContribution, RequestFrame, Scope
+from worker.ports import (
+    Fragment,
+    LayerBudget,
+    LayerContribution,
+    Provider,
+    Rendering,
+    RequestFrame,
+    Scope,
+)
 from worker.providers.gather import Abandonment, gather
 from worker.telemetry import Telemetry
 
@@ -72,7 +82,7 @@ def raising(error: BaseException, *, after_a_wait: bool) -> Callable[[], Awaitab
 
 
 async def collect(
-    *sources: Source, abandonment: Abandonment | None = None, **options: Any
+    *sources: Provider, abandonment: Abandonment | None = None, **options: Any
 ) -> dict[PartName, LayerContribution]:
     settings: dict[str, Any] = {
         "timeouts_seconds": {},
@@ -247,6 +257,45 @@ async def test_an_unexpected_error_costs_the_layer_and_is_logged_without_its_tex
     assert line["error"] == "KeyError"
     assert "test_gather:" in line["where"]
     assert "the prompt" not in str(line)
+
+
+class Broken:
+    """Gives one good fragment and one that lacks what every fragment has."""
+
+    layer: PartName = "memory"
+
+    def __init__(self, *, is_slow: bool, **lacking: Any) -> None:
+        self._is_slow = is_slow
+        self._lacking = lacking
+
+    async def provide(self, frame: RequestFrame, scope: Scope, budget: LayerBudget) -> LayerContribution:
+        if self._is_slow:
+            await asyncio.sleep(0)
+        good = Fragment(
+            layer="memory",
+            node="memory:1",
+            renderings=(Rendering(depth=9, text="Known."),),
+            provenance=(FragmentProvenance(resource_uri="memory:1", location="1", resource_type="memory"),),
+            position=0,
+        )
+        broken = replace(good, position=1, **self._lacking)
+        return LayerContribution(layer="memory", status="ok", fragments=(good, broken))
+
+
+@pytest.mark.parametrize("is_slow", [False, True])
+@pytest.mark.parametrize("lacking", ["renderings", "provenance"])
+async def test_a_fragment_that_lacks_what_every_fragment_has_costs_its_layer_alone(
+    lacking: str, *, is_slow: bool
+) -> None:
+    whole = Broken(is_slow=is_slow)
+    broken = Broken(is_slow=is_slow, **{lacking: ()})
+    assert failure(await collect(Source("mission"), whole), "memory") == ("ok", None)
+    with structlog.testing.capture_logs() as logs:
+        contributions = await collect(Source("mission"), broken)
+    assert failure(contributions, "memory") == ("failed", "error")
+    assert contributions["memory"].fragments == ()
+    assert failure(contributions, "mission") == ("ok", None)
+    assert [line["event"] for line in logs] == ["source.failed"]
 
 
 @pytest.mark.parametrize("after_a_wait", [False, True])
