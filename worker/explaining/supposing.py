@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from schemas.codes import PARTS
-from schemas.receipt import ReceiptRecord
+from schemas.receipt import Fate, ReceiptRecord
 from schemas.request import AssemblyRequest, BudgetRequest
 from worker.errors import Rejected
 from worker.explaining.difference import FragmentChange, by_name, fragment_changes
@@ -22,6 +22,8 @@ from worker.receipts.capture import Capture
 from worker.sealing import SealedBundle
 
 STEP_TOKENS: Final = 1_000
+_WHOLE: Final = frozenset[Fate]({"kept", "merged", "capped"})
+"""Fates of all that there is where all is shown that could be: what sources kept back no budget brings in."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,10 +140,21 @@ def _worth(
         except Rejected as error:
             return tuple(worth), error.message
         worth.append(Worth(total_tokens=total + number * STEP_TOKENS, arrivals=_arrivals(previous, record)))
-        if all(line.fate == "kept" for line in record.fragments if line.score is not None):
-            return tuple(worth), "everything that the sources gave is shown whole"
+        if is_shown_whole(record):
+            return tuple(worth), _said_whole(record)
         previous = record
     return tuple(worth), ""
+
+
+def is_shown_whole(record: ReceiptRecord) -> bool:
+    """Whether all that the sources gave is shown whole, or as part of what is; lines and counts alike."""
+    return all(line.fate in _WHOLE for line in (*record.fragments, *record.omitted))
+
+
+def _said_whole(record: ReceiptRecord) -> str:
+    capped = sum(source.capped for source in record.sources)
+    said = "everything that the sources gave is shown whole"
+    return f"{said}; {capped:,} more they left out themselves" if capped else said
 
 
 def _arrivals(before: ReceiptRecord, after: ReceiptRecord) -> tuple[Arrival, ...]:

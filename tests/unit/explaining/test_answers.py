@@ -6,12 +6,13 @@ import asyncio
 import io
 import json
 from dataclasses import asdict
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from rich.console import Console
 
 from schemas.fragments import FragmentProvenance
+from schemas.receipt import Fate, ReceiptRest
 from tests.support.assembling import assemble, wire_request
 from tests.support.explaining import CROWDED, bare, crowded, policy, stored, stored_of
 from tests.support.fixed_sources import assembler_over
@@ -19,7 +20,7 @@ from worker.errors import InvalidRequest, UnknownStrategy
 from worker.explaining.difference import difference, first_differing_byte
 from worker.explaining.replay import fuse_again
 from worker.explaining.stored import Stored
-from worker.explaining.supposing import Supposition, suppose
+from worker.explaining.supposing import Supposition, is_shown_whole, suppose
 from worker.explaining.view import Explanation, explain
 from worker.ports import Fragment, Rendering
 from worker.receipt_views import print_difference, print_explanation, print_supposed
@@ -183,13 +184,32 @@ def test_supposing_is_what_the_worker_does_with_that_request() -> None:
     assert again.bundle.layers == real.bundle.layers
 
 
+@pytest.mark.parametrize("fate", get_args(Fate))
+@pytest.mark.parametrize("has_line", [True, False])
+def test_all_is_shown_whole_only_where_nothing_else_became_of_any_fragment(
+    fate: Fate, *, has_line: bool
+) -> None:
+    record = made(budget={"total": 20_000, "layers": {"output": 100}}).record
+    assert is_shown_whole(record)
+    line, rule = record.fragments[0], "not_proposed"
+    rest = ReceiptRest(layer=line.layer, fate=fate, rule=rule, count=1, size_bytes=1)
+    # What no strategy proposed has no score.
+    other = line.model_copy(update={"fate": fate, "rule": rule, "score": None})
+    more = {"fragments": (*record.fragments, other)} if has_line else {"omitted": (*record.omitted, rest)}
+    is_whole = fate in {"kept", "merged", "capped"}
+    assert is_shown_whole(record.model_copy(update=more)) is is_whole
+
+
 def test_a_larger_window_brings_in_the_best_that_stayed_out_until_all_is_shown() -> None:
     small = made(budget={"total": 750, "layers": {"output": 100}})
     supposed = suppose(small.capture(), policy(), Supposition(total_tokens=850), steps=32)
     assert supposed.total_after - supposed.total_before == 100
     assert any(change.is_shown_after and not change.is_shown_before for change in supposed.fragments)
     assert supposed.spent_after > supposed.spent_before
-    assert supposed.worth_end == "everything that the sources gave is shown whole"
+    capped = sum(source.capped for source in small.record.sources)
+    assert capped > 0
+    said = f"everything that the sources gave is shown whole; {capped} more they left out themselves"
+    assert supposed.worth_end == said
     scores = [[arrival.score for arrival in worth.arrivals] for worth in supposed.worth]
     assert all(each == sorted(each, reverse=True) for each in scores)
     assert any(scores)
