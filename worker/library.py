@@ -35,6 +35,7 @@ from worker.budget.tokens import counter_for
 from worker.budget.trimming import trim_to_budget
 from worker.errors import BudgetTooSmall, Rejected
 from worker.failpoints import Failpoints
+from worker.fusion.collapsing import graph_context
 from worker.fusion.protocols import ContextStrategy
 from worker.fusion.sections import SECTION_GAP
 from worker.planning import ContentPolicy
@@ -84,6 +85,14 @@ class ContextAssembly:
     def effective_message(self) -> str:
         """All parts but the system prompt, the user message last."""
         return "".join(self.parts[layer] for layer in PARTS if layer != "system")
+
+    def collapsed_into(self, payload: Mapping[str, Any]) -> dict[str, Any]:
+        """A shallow copy of the payload with the layers in its `graph_context`; all else stays as it is.
+
+        So whoever prepends `graph_context` to a message shows the whole bundle, and whoever reads
+        `task_context` finds what was there.
+        """
+        return {**payload, "graph_context": graph_context(self.parts)}
 
 
 ProvidersFor = Callable[[object | None], Sequence[Provider]]

@@ -18,7 +18,6 @@ from worker import library
 from worker.budget.layers import ContextBudget, requested_budget
 from worker.budget.tokens import counter_for
 from worker.errors import BudgetTooSmall, UnknownSubject
-from worker.fusion.collapsing import collapse
 from worker.library import UnifiedContextAssembler, raw_assembly
 from worker.ports import LayerBudget, LayerContribution, Provider, RequestFrame, Scope
 from worker.settings import Settings
@@ -207,7 +206,7 @@ def test_an_assembly_collapses_into_the_payload_and_keeps_the_rest(tmp_path: Pat
     assembly = build_library(usage_log=tmp_path / "usage.jsonl").assemble(
         payload, "implement", "Go", session_context=CONTEXT
     )
-    collapsed = collapse(payload, assembly.parts)
+    collapsed = assembly.collapsed_into(payload)
     assert collapsed.keys() == payload.keys()
     assert (collapsed["task_context"], collapsed["stage"]) == ("the task", 3)
     assert "Ship it" in collapsed["graph_context"]
