@@ -48,7 +48,10 @@ class FragmentView:
     tokens: int | None
     """Spent on it; None where it is not shown."""
     whole_tokens: int | None
-    """What its deepest rendering takes; None without a capture."""
+    """What all of it takes: shown whole, the same as `tokens`; else its deepest rendering counted alone.
+
+    None without a capture.
+    """
     size_bytes: int
     masked: int
     strategies: tuple[str, ...]
@@ -297,4 +300,6 @@ class _Texts:
         if fragment is None or self._counter is None:
             return plain
         text = fragment.renderings[0].text
-        return replace(plain, text=text, whole_tokens=self._counter.count(text))
+        # In the prompt a text shares tokens with its neighbours at both ends, so alone it may take one less.
+        is_charged = line.fate == "kept" and line.tokens is not None
+        return replace(plain, text=text, whole_tokens=line.tokens if is_charged else self._counter.count(text))
