@@ -94,18 +94,20 @@ class _Merging:
     def _merge_equals(self, numbers: Sequence[int]) -> None:
         """One pin for each floor, and whatever is no pin for the first that may take it."""
         floors: dict[str, int] = {}
-        kept: list[int] = []
+        first: int | None = None
+        first_lasting: int | None = None
         for number in numbers:
             fragment = self._given[number]
+            is_lasting = fragment.volatility != "request"
             if fragment.is_pinned:
                 taker = floors.setdefault(fragment.renderings[-1].text, number)
             else:
-                # At most two are ever looked at: the first of all, and the first that outlasts the message.
-                taker = next((n for n in kept if self._may_take(n, number)), number)
-            if taker == number:
-                kept.append(number)
-            else:
+                taker = first_lasting if is_lasting else first
+            if taker is not None and taker != number:
                 self._taken[number] = (taker, "exact")
+                continue
+            first = number if first is None else first
+            first_lasting = number if first_lasting is None and is_lasting else first_lasting
 
     def merge_same_nodes(self) -> None:
         """What shows the same thing and says nothing of its own."""
@@ -142,19 +144,17 @@ class _Merging:
         """What stands in another text from the beginning of a line to the end of one."""
         texts = {number: self._given[number].renderings[0].text for number in self._left()}
         anchors = {n: anchor for n, text in texts.items() if (anchor := self._anchor(n, text))}
-        places = {
-            anchor: self._by_preference(numbers) if len(numbers) > 1 else numbers
-            for anchor, numbers in _places(texts, frozenset(anchors.values())).items()
+        places = _places(texts, frozenset(anchors.values()))
+        preferred = {
+            anchor: self._by_preference(offsets)[:MAX_LOOKED_AT] for anchor, offsets in places.items()
         }
         for number, anchor in anchors.items():
-            if anchor not in places:
-                continue
-            inner = f"\n{texts[number]}\n"
-            for taker in places[anchor][:MAX_LOOKED_AT]:
+            inner = texts[number]
+            for taker in preferred.get(anchor, ()):
                 text = texts[taker]
                 # Longer alone: equal texts that are still two are pins with floors of their own.
-                is_longer = len(text) > len(inner) - 2
-                if is_longer and self._may_take(taker, number) and inner in f"\n{text}\n":
+                is_candidate = len(text) > len(inner) and self._may_take(taker, number)
+                if is_candidate and stands_in(inner, text, anchor, places[anchor][taker]):
                     self._taken[number] = (taker, "contained")
                     break
 
@@ -235,14 +235,44 @@ def _preference(fragment: Fragment) -> tuple[tuple[bool, bool], int, int, float,
     )
 
 
-def _places(texts: Mapping[int, str], anchors: frozenset[str]) -> dict[str, list[int]]:
-    """Whose text has which of these lines, besides others; each that is found. O(length of all texts)."""
-    places: dict[str, list[int]] = {}
+def _places(texts: Mapping[int, str], anchors: frozenset[str]) -> dict[str, dict[int, list[int]]]:
+    """Whose text has which of these lines, besides others, and at which first few offsets.
+
+    O(length of all texts).
+    """
+    places: dict[str, dict[int, list[int]]] = {}
     for number, text in texts.items():
-        if "\n" in text:
-            for line in anchors.intersection(text.split("\n")):
-                places.setdefault(line, []).append(number)
+        if "\n" not in text:
+            continue
+        lines = text.split("\n")
+        found = anchors.intersection(lines)
+        if not found:
+            continue
+        offset = 0
+        for line in lines:
+            if line in found:
+                offsets = places.setdefault(line, {}).setdefault(number, [])
+                if len(offsets) < MAX_LOOKED_AT:
+                    offsets.append(offset)
+            offset += len(line) + 1
     return places
+
+
+def stands_in(inner: str, text: str, anchor: str, offsets: Iterable[int]) -> bool:
+    """Whether whole lines of the text are the other, whose first line `anchor` is at one of these offsets.
+
+    It is compared where it would have to stand, never searched for: a line that is common to thousands of
+    fragments and to a large text would cost the product of their sizes.
+    """
+    # At the beginning of a line: the same words may stand within a longer one before it.
+    ahead = f"\n{inner}\n".index(f"\n{anchor}\n")
+    for offset in offsets:
+        begin, end = offset - ahead, offset - ahead + len(inner)
+        if begin < 0 or not text.startswith(inner, begin):
+            continue
+        if (begin == 0 or text[begin - 1] == "\n") and (end == len(text) or text[end] == "\n"):
+            return True
+    return False
 
 
 def _with_parts(first: Fragment, parts: Iterable[Fragment]) -> tuple[Rendering, ...]:

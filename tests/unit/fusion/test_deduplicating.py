@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from schemas.codes import CONTENT_LAYERS, PartName
 from schemas.fragments import FragmentProvenance
-from worker.fusion.deduplicator import MIN_SHARED_CHARS, CrossLayerDeduplicator
+from worker.fusion.deduplicator import MIN_SHARED_CHARS, CrossLayerDeduplicator, stands_in
 from worker.ports import Fragment, Rendering, Volatility
 
 CODE = "def retry(deadline):\n    while deadline > 0:\n        attempt(deadline)\n    return None"
@@ -206,3 +206,20 @@ def test_a_line_that_all_have_in_common_makes_no_comparison_of_all_with_all() ->
     many = [fragment(f"n{n}", f"{LINE}\nnumber {n}", position=n) for n in range(2_000)]
     [*survivors] = merged(*many, fragment("p", LINE, position=9_999))
     assert len(survivors) == 2_000
+
+
+LINES = st.lists(st.sampled_from(["a", "aa", "", "b", "common"]), min_size=1, max_size=7).map("\n".join)
+
+
+@settings(max_examples=300)
+@given(inner=LINES, text=LINES)
+def test_lines_are_found_where_a_search_finds_them(inner: str, text: str) -> None:
+    anchor = max(inner.split("\n"), key=len)
+    offsets = [n for n in range(len(text) + 1) if f"\n{text}\n".startswith(f"\n{anchor}\n", n)]
+    assert stands_in(inner, text, anchor, offsets) == (f"\n{inner}\n" in f"\n{text}\n")
+
+
+def test_equal_pins_with_floors_of_their_own_and_equal_facts_become_one_fact() -> None:
+    pins = [fragment(f"p{n}", LINE * 9, floor=f"{n}", position=n, is_pinned=True) for n in range(40)]
+    facts = [fragment(f"f{n}", LINE * 9, position=9_000 + n, volatility="thread") for n in range(40)]
+    assert len(CrossLayerDeduplicator().deduplicate([*pins, *facts])) == 41
