@@ -156,11 +156,7 @@ class FusionPipeline:
         """
         parts = self._components
         backends = BackendSet(contributions=contributions)
-        plan_context = PlanContext(
-            task_type=frame.task_type,
-            as_of=frame.as_of,
-            targets=frozenset((*frame.request.must_cite, *frame.request.payload.files_created)),
-        )
+        plan_context = PlanContext.of(frame)
         selected = parts.selector.select(self._known(proposals), frame, backends)
         stood_in_for = tuple([failure for candidate in selected for failure in candidate.failures])
         if not any(contribution.fragments for contribution in contributions.values()) and not proposals:

@@ -46,7 +46,7 @@ class Job:
     @property
     def plan_context(self) -> PlanContext:
         """The frame's facts."""
-        return PlanContext(task_type=self.frame.task_type, as_of=self.frame.as_of)
+        return PlanContext.of(self.frame)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -44,6 +44,16 @@ class PlanContext:
     targets: frozenset[str] = frozenset()
     """Ids and paths that the request itself names: files that were created, what has to be cited."""
 
+    @classmethod
+    def of(cls, frame: RequestFrame) -> PlanContext:
+        """The facts of this frame: the same for strategies here and in processes of their own."""
+        request = frame.request
+        return cls(
+            task_type=frame.task_type,
+            as_of=frame.as_of,
+            targets=frozenset((*request.must_cite, *request.payload.files_created)),
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StrategyCapabilities:

@@ -10,6 +10,7 @@ from collections.abc import Generator
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -22,8 +23,10 @@ from tests.support.assembling import assemble, wire_request
 from tests.support.explaining import policy, stored
 from tests.support.fixed_sources import assembler_over
 from worker.assembly import Assembler
+from worker.budget.tokens import BytesCounter
 from worker.cli_strategies import strategies
 from worker.explaining.replay import verify
+from worker.fusion.pipeline import FusionPipeline, default_components
 from worker.fusion.plugin_child import load
 from worker.fusion.plugin_wire import (
     Hello,
@@ -36,10 +39,12 @@ from worker.fusion.plugin_wire import (
     read_hello,
 )
 from worker.fusion.plugins import StrategyPlugins, find_plugins
-from worker.fusion.protocols import StrategyCapabilities, StrategyFailed
+from worker.fusion.protocols import BackendSet, PlanContext, StrategyCapabilities, StrategyFailed
+from worker.fusion.sections import fence_for
+from worker.fusion.strategies.layered import LayeredStrategy
 from worker.fusion.strategies.recorded import PluginProposal
 from worker.fusion.strategies.registry import BUILT_IN, StrategyRegistry
-from worker.ports import Fragment, LayerContribution, Rendering, RequestFrame, Subject
+from worker.ports import Fragment, LayerContribution, Rendering, RequestFrame, Scope, Subject
 from worker.providers.proposals import PluginProposals
 
 MODULE = '''
@@ -116,7 +121,7 @@ CONTRIBUTIONS: dict[PartName, LayerContribution] = {
 }
 
 
-def frame(message: str) -> RequestFrame:
+def frame(message: str, **more: Any) -> RequestFrame:
     return RequestFrame(
         request=AssemblyRequest.model_validate(
             {
@@ -125,6 +130,7 @@ def frame(message: str) -> RequestFrame:
                 "volk": "v",
                 "subject": "implement",
                 "user_message": message,
+                **more,
             }
         ),
         subject=Subject(name="implement", inject=True, semantic=True, task_type="BUILD"),
@@ -349,7 +355,40 @@ def test_a_job_arrives_as_it_was() -> None:
     job = decode_job(encode_job(frame("m"), CONTRIBUTIONS, sent, budget_tokens=7))
     assert tuple(job.backends.fragments()) == GIVEN
     assert (job.budget_tokens, job.frame) == (7, frame("m"))
-    assert job.plan_context.as_of == frame("m").as_of
+
+
+class Listening(LayeredStrategy):
+    """Proposes nothing, and keeps what it was told."""
+
+    name = "listening"
+    told: PlanContext | None = None
+
+    def assemble(
+        self, request: RequestFrame, backends: BackendSet, budget: int, plan_context: PlanContext
+    ) -> list[Fragment]:
+        self.told = plan_context
+        return []
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        {},
+        {"must_cite": ["memory://m1", "worker/ports.py"]},
+        {"payload": {"files_created": ["worker/errors.py"]}},
+        {"must_cite": ["a:b"], "payload": {"files_created": ["c.py", "d.py"]}},
+    ],
+)
+def test_a_strategy_elsewhere_is_told_of_the_request_what_one_here_is(names: dict[str, Any]) -> None:
+    framed = frame("m", **names)
+    listening = Listening()
+    fence, counter = fence_for(Scope(project_id="p", thread_id=None)), BytesCounter()
+    components = default_components(fence=fence, counter=counter, default_strategy="listening")
+    FusionPipeline(components, {"listening": listening}, fence).rank(framed, CONTRIBUTIONS, budget_tokens=90)
+    line = encode_job(framed, CONTRIBUTIONS, {"memory": GIVEN}, budget_tokens=7)
+    assert decode_job(line).plan_context == listening.told
+    assert listening.told is not None
+    assert listening.told.targets == {*framed.request.must_cite, *framed.request.payload.files_created}
 
 
 def test_a_plugin_is_sent_what_it_makes_use_of_alone() -> None:
