@@ -24,7 +24,7 @@ from schemas.times import parse_time
 from worker import cli_evaluate, cli_graph, cli_load, cli_mcp, cli_receipts, cli_state, cli_strategies
 from worker.errors import Rejected, Unavailable, WorkerError
 from worker.logs import configure_logs
-from worker.terminal import REJECTED, AsJson, fail, load_settings, talk
+from worker.terminal import REJECTED, AsJson, fail, load_settings, page_console, talk
 
 T = TypeVar("T")
 
@@ -202,7 +202,7 @@ def doctor(as_json: AsJson = False) -> None:
     if as_json:
         sys.stdout.write(json.dumps([finding.as_dict() for finding in findings], indent=2) + "\n")
     else:
-        Console(highlight=False).print(show(findings))
+        page_console().print(show(findings))
     if any(not finding.is_ok for finding in findings):
         raise typer.Exit(1)
 
@@ -229,7 +229,7 @@ def usage_report(
     if as_json:
         sys.stdout.write(to_json(totals) + "\n")
     else:
-        Console(highlight=False).print(render_report(totals))
+        page_console().print(render_report(totals))
 
 
 Code = Annotated[RejectionCode | None, typer.Option(help="Only this rejection code.")]
@@ -254,7 +254,7 @@ def dead_letters_list(
     if as_json:
         sys.stdout.write(json.dumps([as_row(letter) for letter in letters], indent=2) + "\n")
     else:
-        Console(highlight=False).print(letter_table(letters))
+        page_console().print(letter_table(letters))
 
 
 @dead_letters_app.command("show")
@@ -315,7 +315,7 @@ def dead_letters_redrive(
     if as_json:
         sys.stdout.write(json.dumps([asdict(item) for item in done], indent=2) + "\n")
     else:
-        Console(highlight=False).print(redriven_table(done, dry_run=dry_run))
+        page_console().print(redriven_table(done, dry_run=dry_run))
     if ids and len(done) < len(set(ids)):
         fail(f"not found: {', '.join(sorted(set(ids) - {item.id for item in done}))}")
 

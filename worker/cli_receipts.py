@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn
 
 import typer
-from rich.console import Console
 
 from worker.errors import Rejected
-from worker.terminal import REJECTED, AsJson, check_project, fail, load_settings, talk
+from worker.terminal import REJECTED, AsJson, check_project, fail, load_settings, page_console, talk
 
 if TYPE_CHECKING:
     from worker.assembly import Assembled
@@ -35,6 +34,7 @@ ReceiptFile = Annotated[
         "--receipt", help="A file of `assemble --receipt-out`, or a bundle that holds its record; no store."
     ),
 ]
+AllLines = Annotated[bool, typer.Option("--all", help="Every line, not only the first ones.")]
 HtmlFile = Annotated[
     Path | None, typer.Option("--html", help="Write one self-contained page to this file, and print nothing.")
 ]
@@ -48,7 +48,7 @@ def explain(
     verify: Annotated[
         bool, typer.Option("--verify", help="Make the bundle again from its capture and compare every byte.")
     ] = False,
-    all_lines: Annotated[bool, typer.Option("--all", help="Every line of every layer.")] = False,
+    all_lines: AllLines = False,
     html: HtmlFile = None,
     as_json: AsJson = False,
 ) -> None:
@@ -78,7 +78,7 @@ def explain(
     if as_json:
         _write(asdict(explanation))
     else:
-        print_explanation(explanation, Console(highlight=False), all_lines=all_lines)
+        print_explanation(explanation, page_console(), all_lines=all_lines)
 
 
 def diff(
@@ -86,6 +86,7 @@ def diff(
     second: Annotated[str, typer.Argument(metavar="B", help="Another one.")],
     project: Project = None,
     generation: Generation = 0,
+    all_lines: AllLines = False,
     html: HtmlFile = None,
     as_json: AsJson = False,
 ) -> None:
@@ -116,7 +117,7 @@ def diff(
     if as_json:
         _write(asdict(found))
     elif html is None:
-        print_difference(found, Console(highlight=False))
+        print_difference(found, page_console(), all_lines=all_lines)
 
 
 def what_if(
@@ -134,6 +135,7 @@ def what_if(
     steps: Annotated[
         int, typer.Option(help="How many further thousands of tokens to try.", min=0, max=32)
     ] = 3,
+    all_lines: AllLines = False,
     html: HtmlFile = None,
     as_json: AsJson = False,
 ) -> None:
@@ -166,7 +168,7 @@ def what_if(
     if as_json:
         _write(asdict(supposed))
     elif html is None:
-        print_supposed(supposed, Console(highlight=False))
+        print_supposed(supposed, page_console(), all_lines=all_lines)
 
 
 def write_receipt(path: Path, assembled: Assembled) -> None:
@@ -203,7 +205,7 @@ def _print_verdict(verdict: Verdict, *, as_json: bool) -> None:
     if as_json:
         _write(asdict(verdict))
     else:
-        print_verdict(verdict, Console(highlight=False))
+        print_verdict(verdict, page_console())
     if verdict.outcome != "same":
         raise typer.Exit(DIFFERS)
 

@@ -15,8 +15,10 @@ from worker.explaining.difference import Change, Difference, FirstByte, Fragment
 from worker.explaining.replay import Verdict
 from worker.explaining.supposing import Supposed
 from worker.explaining.view import Explanation, FragmentView, LayerView
+from worker.named_rows import Named, print_named
 
 _BAR_CELLS: Final = 20
+_FIRST_CHANGES: Final = 20
 _STYLES: Final = {
     "kept": "green",
     "reduced": "yellow",
@@ -42,7 +44,8 @@ def print_explanation(explanation: Explanation, console: Console, *, all_lines: 
         soft_wrap=True,
     )
     console.print(
-        f"strategy {' + '.join(e.strategies)}; model {escape(e.model)} ({e.encoding}); as of {e.as_of}"
+        f"strategy {' + '.join(e.strategies)}; model {escape(e.model)} ({e.encoding}); as of {e.as_of}",
+        soft_wrap=True,
     )
     for failure in e.failures:
         console.print(f"a strategy failed, and layered stepped in: {escape(failure)}", style="red")
@@ -56,28 +59,24 @@ def print_explanation(explanation: Explanation, console: Console, *, all_lines: 
 
 
 def _print_layer(layer: LayerView, console: Console, *, max_lines: int | None) -> None:
-    console.print(_layer_title(layer))
+    console.print(_layer_title(layer), soft_wrap=True)
     rows = [*layer.shown, *layer.left_out]
     if not rows and not layer.rest:
         return
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    table.add_column("fate")
-    table.add_column("tokens", justify="right")
-    table.add_column("of", justify="right")
-    table.add_column("depth", justify="right")
-    table.add_column("score", justify="right")
-    table.add_column("what", overflow="fold", ratio=3)
-    table.add_column("why", overflow="fold", ratio=2)
-    for row in _cut(rows, max_lines):
-        table.add_row(*_row(row))
-    hidden = len(rows) - len(_cut(rows, max_lines))
+    lines = [_row(row) for row in _cut(rows, max_lines)]
+    hidden = len(rows) - len(lines)
     if hidden:
-        table.add_row("", "", "", "", "", f"and {hidden:,} more (--all)", "", style="dim")
-    for rest in layer.rest:
-        table.add_row(
-            Text(rest.fate, style=_STYLES[rest.fate]), "", "", "", "", f"{rest.count:,} more", rest.why
+        lines.append(Named(cells=("", "", "", "", "", ""), name=f"and {hidden:,} more (--all)"))
+    lines += [
+        Named(
+            cells=(rest.fate, "", "", "", "", rest.why),
+            name=f"{rest.count:,} more",
+            style=_STYLES[rest.fate],
         )
-    console.print(table)
+        for rest in layer.rest
+    ]
+    print_named(console, ("fate", "tokens", "of", "depth", "score", "why"), lines, right=range(1, 5))
+    console.print()
 
 
 def _layer_title(layer: LayerView) -> Text:
@@ -105,17 +104,20 @@ def _cut(rows: Sequence[FragmentView], max_lines: int | None) -> Sequence[Fragme
     return [*shown[:take], *left_out[: max_lines - min(len(shown), take)]]
 
 
-def _row(row: FragmentView) -> tuple[Text | str, ...]:
+def _row(row: FragmentView) -> Named:
     masked = f" [{row.masked} masked]" if row.masked else ""
     by = f" ({', '.join(row.strategies)})" if row.strategies else ""
-    return (
-        Text(row.fate, style=_STYLES[row.fate]),
-        "" if row.tokens is None else f"{row.tokens:,}",
-        "" if row.whole_tokens is None else f"{row.whole_tokens:,}",
-        "" if row.depth is None else str(row.depth),
-        "" if row.score is None else f"{row.score:.3f}",
-        Text(_plain(row.node) + masked),
-        Text(row.why + by),
+    return Named(
+        cells=(
+            row.fate,
+            "" if row.tokens is None else f"{row.tokens:,}",
+            "" if row.whole_tokens is None else f"{row.whole_tokens:,}",
+            "" if row.depth is None else str(row.depth),
+            "" if row.score is None else f"{row.score:.3f}",
+            _plain(row.why + by),
+        ),
+        name=_plain(row.node) + masked,
+        style=_STYLES[row.fate],
     )
 
 
@@ -139,8 +141,8 @@ def print_verdict(verdict: Verdict, console: Console) -> None:
         console.print(f"{verdict.outcome}: {verdict.detail}", style="red", markup=False, soft_wrap=True)
 
 
-def print_difference(found: Difference, console: Console) -> None:
-    """Causes, then effects, then the first differing byte."""
+def print_difference(found: Difference, console: Console, *, all_lines: bool = False) -> None:
+    """Causes, then effects, then the first differing byte. Long lists are cut unless `all_lines`."""
     if found.is_same_prompt:
         console.print("the prompts are the same, byte for byte", style="green")
     for title, changes in (("inputs", found.inputs), ("request", found.request), ("sources", found.sources)):
@@ -149,14 +151,14 @@ def print_difference(found: Difference, console: Console) -> None:
     if found.request_note:
         console.print(found.request_note, style="yellow", markup=False, soft_wrap=True)
     if found.fragments:
-        console.print(_fragment_table(found.fragments))
+        _print_fragments(found.fragments, console, all_lines=all_lines)
     if found.first_byte is not None:
         _print_first_byte(found.first_byte, console)
 
 
 def _change_table(title: str, found: Difference, changes: Sequence[Change]) -> Table:
     table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    table.add_column("what")
+    table.add_column("what", no_wrap=True)
     table.add_column(Text(f"first: {_plain(found.first)}"), overflow="fold")
     table.add_column(Text(f"second: {_plain(found.second)}"), overflow="fold")
     for change in changes:
@@ -166,35 +168,41 @@ def _change_table(title: str, found: Difference, changes: Sequence[Change]) -> T
     return table
 
 
-def _fragment_table(changes: Sequence[FragmentChange]) -> Table:
+def _print_fragments(changes: Sequence[FragmentChange], console: Console, *, all_lines: bool) -> None:
     came, went = shown_nodes(changes)
-    title = f"fragments: {came} came in, {went} went out, {len(changes) - came - went} shown otherwise"
-    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    table.add_column("")
-    table.add_column("what", overflow="fold")
-    table.add_column("first", overflow="fold")
-    table.add_column("second", overflow="fold")
-    for change in changes:
-        mark = Text("~", style="yellow")
-        if change.is_shown_before != change.is_shown_after:
-            mark = Text("+", style="green") if change.is_shown_after else Text("-", style="red")
-        name = Text(f"{change.layer} {_plain(change.node)}")
-        table.add_row(mark, name, Text(change.before or "not there"), Text(change.after or "not there"))
-    return table
+    otherwise = len(changes) - came - went
+    console.print(f"fragments: {came:,} came in, {went:,} went out, {otherwise:,} shown otherwise")
+    lines = [_changed(change) for change in (changes if all_lines else changes[:_FIRST_CHANGES])]
+    hidden = len(changes) - len(lines)
+    if hidden:
+        lines.append(Named(cells=("", "", ""), name=f"… {hidden:,} more, --all"))
+    print_named(console, ("", "first", "second"), lines)
+
+
+def _changed(change: FragmentChange) -> Named:
+    mark, style = "~", "yellow"
+    if change.is_shown_before != change.is_shown_after:
+        mark, style = ("+", "green") if change.is_shown_after else ("-", "red")
+    return Named(
+        cells=(mark, _plain(change.before or "not there"), _plain(change.after or "not there")),
+        name=f"{change.layer} {_plain(change.node)}",
+        style=style,
+    )
 
 
 def _print_first_byte(first: FirstByte, console: Console) -> None:
     console.print(
         f"the first differing byte is byte {first.offset_bytes:,} of the {first.role} message,"
-        f" in {first.layer}"
+        f" in {first.layer}",
+        soft_wrap=True,
     )
     for name, text in (("first", first.before), ("second", first.after)):
         shown = _plain(text.replace("\n", "⏎"))
         console.print(Text(f"  {name:6} …{shown}…"), soft_wrap=True)
 
 
-def print_supposed(supposed: Supposed, console: Console) -> None:
-    """Budgets, fragments, and what the next thousands bring."""
+def print_supposed(supposed: Supposed, console: Console, *, all_lines: bool = False) -> None:
+    """Budgets, fragments, and what the next thousands bring. Long lists are cut unless `all_lines`."""
     console.print(
         f"total {supposed.total_before:,} → {supposed.total_after:,} tokens,"
         f" spent {supposed.spent_before:,} → {supposed.spent_after:,}"
@@ -213,7 +221,7 @@ def print_supposed(supposed: Supposed, console: Console) -> None:
             )
         console.print(table)
     if supposed.fragments:
-        console.print(_fragment_table(supposed.fragments))
+        _print_fragments(supposed.fragments, console, all_lines=all_lines)
     else:
         console.print("no fragment would be shown otherwise")
     for line in _worth_lines(supposed):

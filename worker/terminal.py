@@ -13,6 +13,7 @@ from worker.logs import configure_logs
 if TYPE_CHECKING:
     from worker.wiring import Settings
 
+_UNBROKEN_COLUMNS: Final = 10_000
 talk = Console(stderr=True, highlight=False)
 ProjectOption = Annotated[str, typer.Option("--project", help="The project's id.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
@@ -21,6 +22,12 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")
 REJECTED: Final = 4
 """Exit code of a command whose request was refused: 1 is any other failure, 2 a wrong call, 3 a bad
 deploy."""
+
+
+def page_console() -> Console:
+    """Standard output for a person; into a file or a pipe as wide as its longest line, so nothing wraps."""
+    console = Console(highlight=False)
+    return console if console.is_terminal else Console(highlight=False, width=_UNBROKEN_COLUMNS)
 
 
 def fail(message: str, *, code: int = 1) -> NoReturn:

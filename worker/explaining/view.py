@@ -18,18 +18,18 @@ from worker.receipts.capture import Capture, CaptureUnreadable
 SHOWN: Final[frozenset[Fate]] = frozenset({"kept", "reduced", "cut"})
 
 WHY: Final[Mapping[FragmentRule, str]] = {
-    "whole": "the layer had room for everything",
-    "fits": "whole: it fitted when its turn came",
-    "pinned_floor": "pinned: its shortest form always stays",
-    "shallower": "shorter: its whole did not fit",
-    "name": "by name: no more of it fitted",
-    "cut": "its beginning filled the room that was left",
+    "whole": "room for everything",
+    "fits": "fitted whole",
+    "pinned_floor": "pinned: its shortest form",
+    "shallower": "its whole did not fit",
+    "name": "no more of it fitted",
+    "cut": "its beginning filled the room",
     "no_room": "the room went to better ones",
     "not_proposed": "no strategy wanted it",
     "exact": "the same as",
     "contained": "part of",
     "same_node": "shows the same thing as",
-    "source_cap": "its source gives no more than this",
+    "source_cap": "its source gives no more",
 }
 """Each rule in words; those of merged fragments go on with the one that speaks for them."""
 
@@ -302,4 +302,6 @@ class _Texts:
         text = fragment.renderings[0].text
         # In the prompt a text shares tokens with its neighbours at both ends, so alone it may take one less.
         is_charged = line.fate == "kept" and line.tokens is not None
-        return replace(plain, text=text, whole_tokens=line.tokens if is_charged else self._counter.count(text))
+        return replace(
+            plain, text=text, whole_tokens=line.tokens if is_charged else self._counter.count(text)
+        )

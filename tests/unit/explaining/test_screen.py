@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import io
+from dataclasses import replace
+from itertools import cycle, islice
+from typing import Any
 
 import pytest
+from rich.console import Console
 
 from tests.support.explaining import crowded, stored_of
+from worker.explaining.difference import difference
 from worker.explaining.stored import Stored
 from worker.explaining.view import explain
+from worker.receipt_views import print_difference, print_explanation
+from worker.terminal import page_console
 
 
 @pytest.fixture(scope="module")
@@ -20,3 +28,37 @@ def test_what_is_shown_whole_takes_as_much_as_all_of_it(one: Stored) -> None:
     rows = [row for layer in explain(one).layers for row in layer.shown if row.fate == "kept"]
     assert rows
     assert [(row.node, row.tokens) for row in rows] == [(row.node, row.whole_tokens) for row in rows]
+
+
+def screen(print_it: Any, value: Any, width: int, **more: Any) -> str:
+    console = Console(width=width, file=io.StringIO())
+    print_it(value, console, **more)
+    return console.file.getvalue()  # type: ignore[attr-defined]  # as made above
+
+
+@pytest.mark.parametrize("width", [40, 80, 200, 10_000])
+def test_no_name_is_broken_however_narrow_the_screen_is(one: Stored, width: int) -> None:
+    explanation = explain(one)
+    names = [row.node for layer in explanation.layers for row in layer.fragments]
+    lines = screen(print_explanation, explanation, width, all_lines=True).splitlines()
+    assert [name for name in names if not any(name in line for line in lines)] == []
+    assert [line for line in lines if line != line.rstrip()] == []
+
+
+def test_a_long_difference_ends_after_its_first_lines_unless_all_is_asked_for(one: Stored) -> None:
+    other = asyncio.run(stored_of(crowded(memory=None, budget={"total": 500})))
+    found = difference(one, other)
+    found = replace(found, fragments=tuple(islice(cycle(found.fragments), 45)))
+    short = screen(print_difference, found, 10_000)
+    whole = screen(print_difference, found, 10_000, all_lines=True)
+    assert "… 25 more, --all" in short
+    assert "--all" not in whole
+    assert whole.count("\n") == short.count("\n") + 25 - 1
+
+
+def test_what_is_no_terminal_is_as_wide_as_its_longest_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    written = io.StringIO()
+    monkeypatch.setattr("sys.stdout", written)
+    monkeypatch.setenv("COLUMNS", "40")
+    page_console().print("word " * 100)
+    assert written.getvalue().count("\n") == 1
