@@ -246,3 +246,4 @@ def _worth_lines(supposed: Supposed) -> Iterator[str]:
             yield f"  {spent}  {arrival.layer} {_plain(arrival.node)}{deeper}"
     if supposed.worth_end:
         yield f"no further: {_plain(supposed.worth_end)}"
+    yield from supposed.unknown

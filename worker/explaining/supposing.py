@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from schemas.codes import PARTS
+from schemas.codes import PARTS, LayerStatus
 from schemas.receipt import Fate, ReceiptRecord
 from schemas.request import AssemblyRequest, BudgetRequest
 from worker.errors import Rejected
@@ -24,6 +24,8 @@ from worker.sealing import SealedBundle
 STEP_TOKENS: Final = 1_000
 _WHOLE: Final = frozenset[Fate]({"kept", "merged", "capped"})
 """Fates of all that there is where all is shown that could be: what sources kept back no budget brings in."""
+
+_NOT_ALL: Final[Mapping[LayerStatus, str]] = {"failed": "failed", "partial": "gave only a part"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,6 +98,8 @@ class Supposed:
     """Of each further thousand tokens, up to the window."""
     worth_end: str
     """Why there are no further steps."""
+    unknown: tuple[str, ...]
+    """What the sources that did not answer, or not wholly, leave open: a sentence for each kind of it."""
 
 
 def suppose(capture: Capture, policy: ContentPolicy, supposition: Supposition, *, steps: int = 3) -> Supposed:
@@ -118,6 +122,7 @@ def suppose(capture: Capture, policy: ContentPolicy, supposition: Supposition, *
         fragments=fragment_changes(_record(before), _record(after)),
         worth=worth,
         worth_end=end,
+        unknown=unknown_of(_record(before)),
     )
 
 
@@ -149,6 +154,20 @@ def _worth(
 def is_shown_whole(record: ReceiptRecord) -> bool:
     """Whether all that the sources gave is shown whole, or as part of what is; lines and counts alike."""
     return all(line.fate in _WHOLE for line in (*record.fragments, *record.omitted))
+
+
+def unknown_of(record: ReceiptRecord) -> tuple[str, ...]:
+    """Which layers did not give all that they have, with the cause; in the order of the sources."""
+    layers: dict[tuple[str, str], list[str]] = {}
+    for source in record.sources:
+        if source.status in _NOT_ALL:
+            layers.setdefault((_NOT_ALL[source.status], source.reason or "error"), []).append(source.layer)
+    return tuple(
+        [
+            f"{', '.join(names)} {did} ({reason}): what they would have given is unknown"
+            for (did, reason), names in layers.items()
+        ]
+    )
 
 
 def _said_whole(record: ReceiptRecord) -> str:

@@ -11,11 +11,13 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from tests.support.explaining import crowded, stored_of
+from tests.support.explaining import crowded, policy, stored_of
 from worker.explaining.difference import difference
+from worker.explaining.page import supposed_page
 from worker.explaining.stored import Stored
+from worker.explaining.supposing import Supposition, suppose, unknown_of
 from worker.explaining.view import explain
-from worker.receipt_views import print_difference, print_explanation
+from worker.receipt_views import print_difference, print_explanation, print_supposed
 from worker.terminal import page_console
 
 
@@ -62,3 +64,24 @@ def test_what_is_no_terminal_is_as_wide_as_its_longest_line(monkeypatch: pytest.
     monkeypatch.setenv("COLUMNS", "40")
     page_console().print("word " * 100)
     assert written.getvalue().count("\n") == 1
+
+
+def test_what_layers_that_failed_would_have_given_is_called_unknown(one: Stored) -> None:
+    told = suppose(one.capture(), policy(), Supposition(total_tokens=900), steps=0)
+    assert told.unknown == ()
+    more = {"graph": ("failed", "timeout"), "semantic": ("failed", "timeout"), "ast": ("partial", "error")}
+    source = one.record.sources[0]
+    sources = [
+        source.model_copy(update={"layer": layer, "status": status, "reason": reason})
+        for layer, (status, reason) in more.items()
+    ]
+    unknown = unknown_of(one.record.model_copy(update={"sources": (*one.record.sources, *sources)}))
+    assert unknown == (
+        "graph, semantic failed (timeout): what they would have given is unknown",
+        "ast gave only a part (error): what they would have given is unknown",
+    )
+    told = replace(told, unknown=unknown)
+    lines = screen(print_supposed, told, 10_000).splitlines()
+    assert set(unknown) <= set(lines)
+    page = supposed_page(told, Supposition(total_tokens=900), explanation=explain(one))
+    assert all(f"<p>{line}.</p>" in page for line in unknown)
