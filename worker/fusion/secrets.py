@@ -63,6 +63,7 @@ _NAMES: Final = (b"key", b"pass", b"pwd", b"secret", b"token", "contraseña".enc
 """What stands in the names of variables that hold secrets."""
 _ASSIGNED: Final = re.compile(r"[\"'`][^\"'`\s]{12,}[\"'`]")
 """A value in quotes, to which such a name may be set or compared."""
+_COMPARED: Final = re.compile(r"[!=]{2}")
 _SET: Final = re.compile(
     r"[ \t]*(?:export[ \t]+|set[ \t]+|-[ \t]+)?[\"']?[\w.-]*(?:key|pass|pwd|secret|token)[\w.-]*[\"']?[ \t]*"
     r"[=:][ \t]*(?P<value>[^\s\"'`#;,(){}\[\]<>$=]{12,})[ \t]*\r?",
@@ -221,14 +222,36 @@ def _is_web_token(value: str) -> bool:
 
 def _assigned(text: str, start: int, end: int) -> Iterator[Secret]:
     if _ASSIGNED.search(text, start, end):
-        for expression, group in _keyword_expressions():
-            for match in expression.finditer(text, start, end):
-                if _is_made_up(match[group]):
-                    yield Secret(*match.span(group), "secret")
+        for match, group in _keyword_matches(text, start, end):
+            if _is_made_up(match[group]):
+                yield Secret(*match.span(group), "secret")
     elif end - start <= _SET_CHARS:
         line = _SET.fullmatch(text, start, end)
         if line is not None and _is_made_up(line["value"]):
             yield Secret(*line.span("value"), "secret")
+
+
+def _keyword_matches(text: str, start: int, end: int) -> Iterator[tuple[re.Match[str], int]]:
+    """What the detector's expressions match in the piece, each with the value's group.
+
+    What follows a name is asked for once, where the word that the name stands in ends: the expressions
+    themselves ask again for every place in the word that they could go on from.
+    """
+    name, following, preceding = _keyword_expressions()
+    words = [(word.start(), word.end()) for word in name.finditer(text, start, end)]
+    if not words:
+        return
+    for expression, group in following:
+        done = start
+        for begin, stop in words:
+            match = expression.match(text, stop, end) if begin >= done else None
+            if match is not None:
+                yield match, group
+                done = match.end()
+    if _COMPARED.search(text, start, end):
+        for expression, group in preceding:
+            for match in expression.finditer(text, start, end):
+                yield match, group
 
 
 def _private_keys(text: str) -> Iterator[Secret]:
@@ -359,12 +382,28 @@ def _rules() -> tuple[_Rule, ...]:
     )
 
 
+_Grouped = tuple[re.Pattern[str], int]
+
+
 @lru_cache(maxsize=1)
-def _keyword_expressions() -> tuple[tuple[re.Pattern[str], int], ...]:
-    """Values in quotes that a name like `password` is set to or compared with; and the value's group."""
+def _keyword_expressions() -> tuple[re.Pattern[str], tuple[_Grouped, ...], tuple[_Grouped, ...]]:
+    """A name like `password` to its word's end, what may follow it there, and what has it at its own end.
+
+    Of the latter two each with the group of the value in quotes that the name is set to or compared with.
+    """
     from detect_secrets.plugins import keyword  # noqa: PLC0415  # takes tenths of a second to load
 
-    return tuple(keyword.QUOTES_REQUIRED_DENYLIST_REGEX_TO_GROUP.items())
+    name = keyword.DENYLIST_REGEX
+    following: list[_Grouped] = []
+    preceding: list[_Grouped] = []
+    for expression, group in keyword.QUOTES_REQUIRED_DENYLIST_REGEX_TO_GROUP.items():
+        if expression.pattern.startswith(name):
+            # An empty group in the name's place, so that the others keep their numbers.
+            rest = re.compile("()" + expression.pattern.removeprefix(name), expression.flags)
+            following.append((rest, group))
+        else:
+            preceding.append((expression, group))
+    return re.compile(name, re.IGNORECASE), tuple(following), tuple(preceding)
 
 
 @lru_cache(maxsize=1)

@@ -6,12 +6,14 @@ import time
 from pathlib import Path
 
 import pytest
+from detect_secrets.plugins.keyword import QUOTES_REQUIRED_DENYLIST_REGEX_TO_GROUP
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from schemas.codes import PartName
 from schemas.fragments import FragmentProvenance
 from worker.fusion.masking import admit, mask_secrets
+from worker.fusion.secrets import _keyword_matches as keyword_matches  # pyright: ignore[reportPrivateUsage]  # what it stands for is compared
 from worker.fusion.secrets import find_secrets
 from worker.ports import Fragment, LayerContribution, Rendering
 
@@ -143,6 +145,69 @@ def test_a_long_line_that_is_all_suspicion_takes_no_time_in_its_square(unit: str
         return time.process_time() - started
 
     assert seconds(80_000) < 10 * max(seconds(20_000), 0.02)
+
+
+PIECES = (
+    *("password", "pwd", "Secret", "API_KEY", "db_pass", "contraseña", "token", "_a1", "x", "1"),
+    *(
+        "'",
+        '"',
+        "`",
+        ";",
+        ":",
+        "=",
+        "==",
+        "!=",
+        "!==",
+        "=>",
+        " ",
+        "  ",
+        "]",
+        "\v",
+        ",",
+        "(",
+        "-",
+        "[0]",
+        "\t",
+    ),
+    *(
+        "q8Zr4Kw1Lp0Vt6Yb",
+        "'q8Zr4Kw1Lp0Vt6Yb'",
+        '"q8Zr4Kw1Lp0Vt6Yb"',
+        "`q8Zr4Kw1Lp0Vt6Yb`",
+        "a" * 49,
+        "-" * 24,
+    ),
+)
+
+
+@settings(max_examples=400)
+@given(st.lists(st.sampled_from(PIECES), max_size=24), st.integers(0, 9), st.integers(0, 9))
+def test_what_is_set_is_found_as_the_detectors_own_expressions_find_it(
+    parts: list[str], before: int, after: int
+) -> None:
+    line = "password = 'q8Zr4Kw1Lp0Vt6Yb'"[before:] + "".join(parts)
+    start, end = min(before, len(line)), max(0, len(line) - after)
+    found = {(match.span(group), match.end()) for match, group in keyword_matches(line, start, end)}
+    assert found == {
+        (match.span(group), match.end())
+        for expression, group in QUOTES_REQUIRED_DENYLIST_REGEX_TO_GROUP.items()
+        for match in expression.finditer(line, start, end)
+    }
+
+
+@pytest.mark.parametrize(
+    "unit", ["password", "password_", "pwd=", "password: ", "secret'", "pwd == ", "x-pwd-"]
+)
+def test_a_hostile_line_takes_less_than_ten_microseconds_a_character(unit: str) -> None:
+    text = (unit * (1_000 // len(unit)) + "'q8Zr4Kw1Lp0Vt6Yb' ") * 40
+
+    def seconds() -> float:
+        started = time.process_time()
+        find_secrets(text)
+        return time.process_time() - started
+
+    assert min(seconds() for _ in range(3)) < 10e-6 * len(text)
 
 
 @pytest.mark.parametrize("unit", ["BEGIN ", "BEGIN PRIVATE KEY\n", "PuTTY-User-Key-File-2\n"])
