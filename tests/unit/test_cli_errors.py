@@ -1,0 +1,49 @@
+"""What a wrong call is told: one line that names what was meant, where it was looked for, and why not."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from worker.cli import main
+from worker.stores.sqlite import SqliteOutcomeStore
+
+Captured = pytest.CaptureFixture[str]
+
+
+@pytest.fixture
+def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("WORKER_KAFKA__BOOTSTRAP_SERVERS", '["127.0.0.1:1"]')
+
+
+def told(monkeypatch: pytest.MonkeyPatch, capsys: Captured, *command: str) -> tuple[object, str]:
+    """Exit code, and what stands on standard error."""
+    monkeypatch.setattr("sys.argv", ["context-worker", *command])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    return ended.value.code, capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("_elsewhere")
+def test_an_unknown_id_says_where_it_was_looked_for_and_how_long_ids_live(
+    monkeypatch: pytest.MonkeyPatch, capsys: Captured
+) -> None:
+    code, said = told(monkeypatch, capsys, "explain", "nope", "--project", "p")
+    assert (code, f"seen from {Path.cwd()}" in said, "no outcome store at" in said) == (1, True, True)
+    monkeypatch.setenv("WORKER_OUTCOMES__SQLITE_PATH", "here.db")
+    monkeypatch.setenv("WORKER_OUTCOMES__KEEP_SECONDS", "7200")
+    monkeypatch.setenv("WORKER_OUTCOMES__FORGET_SECONDS", "172800")
+    store = SqliteOutcomeStore(Path("here.db"), keep_seconds=7_200, forget_seconds=172_800)
+
+    async def make() -> None:
+        await store.check()
+        await store.close()
+
+    asyncio.run(make())
+    code, said = told(monkeypatch, capsys, "explain", "nope", "--project", "p")
+    assert (code, said.count("\n")) == (1, 1)
+    assert f"here.db (outcomes.sqlite_path, seen from {Path.cwd()})" in said
+    assert "receipts are kept 2 h, outcomes forgotten after 48 h" in said
