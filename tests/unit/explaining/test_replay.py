@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any, cast
 
 import pytest
 
@@ -71,7 +72,7 @@ def test_a_captured_request_that_was_changed_is_found_out_whatever_in_it_was(*, 
     header, line, *sources = whole.capture_bytes.split(b"\n")
     kept = json.loads(line)
     assert bool(kept["left_out"]) is brings_content
-    changes = [
+    changes: list[tuple[str, str, Any]] = [
         *[("request", name, value) for name, value in kept["request"].items() if name != "project_id"],
         *[("left_out", name, value) for name, value in kept["left_out"].items()],
         ("request", "must_cite", []),
@@ -101,7 +102,7 @@ def _changed(name: str, value: object) -> object:
         case list():
             return ["messages"] if name == "include" else ["a:b"]
         case dict():
-            return {**value, "more": 1}
+            return {**cast("dict[str, Any]", value), "more": 1}
         case _:
             return "build" if name == "task_type" else f"{value}x"
 
