@@ -14,7 +14,7 @@ from collections.abc import Coroutine
 from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 from rich.console import Console
@@ -24,7 +24,10 @@ from schemas.times import parse_time
 from worker import cli_evaluate, cli_graph, cli_load, cli_mcp, cli_receipts, cli_state, cli_strategies
 from worker.errors import Rejected, Unavailable, WorkerError
 from worker.logs import configure_logs
-from worker.terminal import REJECTED, AsJson, fail, load_settings, page_console, talk
+from worker.terminal import REJECTED, AsJson, fail, fail_reading, load_settings, page_console, talk
+
+if TYPE_CHECKING:
+    from worker.wiring import Settings
 
 T = TypeVar("T")
 
@@ -249,8 +252,9 @@ def dead_letters_list(
     from worker.kafka.dead_letters import Selection, list_dead_letters  # noqa: PLC0415  # as above
     from worker.wiring_kafka import dead_letter_topic  # noqa: PLC0415  # as above
 
+    settings = load_settings()
     selection = Selection(code=code, project_id=project, since=_instant(since, option="--since"))
-    letters = asyncio.run(_reaching(list_dead_letters(dead_letter_topic(load_settings()), selection)))
+    letters = asyncio.run(_reaching(list_dead_letters(dead_letter_topic(settings), selection), settings))
     if as_json:
         sys.stdout.write(json.dumps([as_row(letter) for letter in letters], indent=2) + "\n")
     else:
@@ -267,7 +271,8 @@ def dead_letters_show(
     from worker.kafka.dead_letters import show_dead_letter  # noqa: PLC0415  # as above
     from worker.wiring_kafka import dead_letter_topic  # noqa: PLC0415  # as above
 
-    letter = asyncio.run(_reaching(show_dead_letter(dead_letter_topic(load_settings()), letter_id)))
+    settings = load_settings()
+    letter = asyncio.run(_reaching(show_dead_letter(dead_letter_topic(settings), letter_id), settings))
     if letter is None:
         fail(f"no dead letter {letter_id!r}")
     if body:
@@ -309,7 +314,8 @@ def dead_letters_redrive(
                 selection,
                 allowed_topics=redrivable_topics(settings),
                 dry_run=dry_run,
-            )
+            ),
+            settings,
         )
     )
     if as_json:
@@ -320,14 +326,17 @@ def dead_letters_redrive(
         fail(f"not found: {', '.join(sorted(set(ids) - {item.id for item in done}))}")
 
 
-async def _reaching(work: Coroutine[Any, Any, T]) -> T:
-    """Await work on the broker; its own errors become one line."""
-    from aiokafka.errors import KafkaError  # noqa: PLC0415  # as above
+async def _reaching(work: Coroutine[Any, Any, T], settings: Settings) -> T:
+    """Await work on the broker; its own errors become one line that names where it was looked for."""
+    from aiokafka.errors import KafkaConnectionError, KafkaError  # noqa: PLC0415  # as above
 
+    servers = ", ".join(settings.kafka.bootstrap_servers)
     try:
         return await work
+    except (KafkaConnectionError, OSError) as error:
+        raise Unavailable(f"no broker answers at {servers}") from error
     except KafkaError as error:
-        raise Unavailable(f"the broker did not answer: {error}") from error
+        raise Unavailable(f"the broker at {servers} did not answer: {error}") from error
 
 
 @schema_app.command("export")
@@ -360,7 +369,7 @@ def _read(file: str) -> bytes:
     try:
         return sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
     except OSError as error:
-        fail(f"cannot read {file}: {error.strerror}")
+        fail_reading(file, error)
 
 
 def _say(line: str) -> None:

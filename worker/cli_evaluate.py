@@ -109,6 +109,7 @@ def _tasks_of(
         if not path.exists():
             fail(f"{path} is not there")
         with Repository(path) as repository:
+            repository.check()
             indexer = TreeIndexer(repository)
             if given is None:
                 chosen = derive_tasks(repository, indexer, name=path.resolve().name, max_tasks=max_tasks)

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Literal
 from uuid import uuid4
 
@@ -18,7 +19,7 @@ from rich.console import Console
 from rich.live import Live
 
 from schemas.times import parse_time
-from worker.terminal import AsJson, fail, load_settings, talk
+from worker.terminal import AsJson, fail, fail_reading, load_settings, talk
 
 if TYPE_CHECKING:
     from worker.load.recorder import Captured, Recorder
@@ -128,7 +129,10 @@ def generate(
     with RecordingWriter(file, header, force=force) as writer:
         for item in made_up(traffic):
             writer.add(item)
-    talk.print(f"{file}: {writer.records:,} requests", markup=False)
+    talk.print(f"{file}: {writer.records:,} requests", markup=False, soft_wrap=True)
+    talk.print(
+        f"hold a worker against it: context-worker replay {quote(str(file))}", markup=False, soft_wrap=True
+    )
 
 
 def replay(
@@ -178,7 +182,10 @@ def replay(
     if rate is not None and speed != "1":
         fail("--speed and --rate are two ways to say one thing: give one")
     settings = load_settings()
-    surveyed = survey(Recording(file))
+    try:
+        surveyed = survey(Recording(file))
+    except OSError as error:
+        fail_reading(file, error)
     plan = ReplayPlan(
         run=f"replay-{uuid4().hex[:8]}",
         pace=pace,

@@ -11,7 +11,16 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn
 import typer
 
 from worker.errors import Rejected
-from worker.terminal import REJECTED, AsJson, check_project, fail, load_settings, page_console, talk
+from worker.terminal import (
+    REJECTED,
+    AsJson,
+    check_project,
+    fail,
+    fail_reading,
+    load_settings,
+    page_console,
+    talk,
+)
 
 if TYPE_CHECKING:
     from worker.assembly import Assembled
@@ -102,7 +111,7 @@ def diff(
     settings = load_settings()
     both = [
         _stored(settings, None, None, 0, Path(name))
-        if name.endswith(".json") and Path(name).is_file()
+        if name.endswith(".json") and (project is None or Path(name).is_file())
         else _stored(settings, name, project, generation, None)
         for name in (first, second)
     ]
@@ -227,7 +236,7 @@ def _stored(
         if receipt is not None:
             if request_id is not None:
                 fail("give an id or --receipt, not both")
-            return read_file(receipt.read_bytes())
+            return read_file(_bytes_of(receipt))
         if request_id is None:
             fail("give the id of a request, or --receipt FILE")
         if project is None:
@@ -239,6 +248,13 @@ def _stored(
         _fail_rejected(error)
     except CaptureUnreadable as error:
         fail(f"{error.code}: {error}", code=NO_CAPTURE)
+
+
+def _bytes_of(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        fail_reading(path, error)
 
 
 def _fail_rejected(error: Any) -> NoReturn:

@@ -11,6 +11,8 @@ from rich.console import Console
 from worker.logs import configure_logs
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from worker.wiring import Settings
 
 _UNBROKEN_COLUMNS: Final = 10_000
@@ -34,6 +36,11 @@ def fail(message: str, *, code: int = 1) -> NoReturn:
     """Say what is wrong in one line on standard error, and exit."""
     talk.print(f"context-worker: {message}", style="red", markup=False, soft_wrap=True)
     raise SystemExit(code)
+
+
+def fail_reading(path: Path | str, error: OSError) -> NoReturn:
+    """Say that a file cannot be read, and why; then exit."""
+    fail(f"cannot read {path}: {error.strerror or error}")
 
 
 def load_settings(*, is_service: bool = False) -> Settings:

@@ -47,3 +47,28 @@ def test_an_unknown_id_says_where_it_was_looked_for_and_how_long_ids_live(
     assert (code, said.count("\n")) == (1, 1)
     assert f"here.db (outcomes.sqlite_path, seen from {Path.cwd()})" in said
     assert "receipts are kept 2 h, outcomes forgotten after 48 h" in said
+
+
+@pytest.mark.usefixtures("_elsewhere")
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        (["explain", "--receipt", "nope.json"], "cannot read nope.json: No such file or directory"),
+        (["diff", "nope.json", "other.json"], "cannot read nope.json: No such file or directory"),
+        (["explain", "--receipt", "."], "cannot read .: Is a directory"),
+        (["replay", "nope.rec"], "cannot read nope.rec: No such file or directory"),
+        (["send", "nope.json"], "cannot read nope.json: No such file or directory"),
+        (["evaluate", "bare"], "bare is no git repository"),
+        (["dead-letters", "list"], "no broker answers at 127.0.0.1:1"),
+        (["dead-letters", "show", "0:0"], "no broker answers at 127.0.0.1:1"),
+        (["dead-letters", "redrive", "--yes"], "no broker answers at 127.0.0.1:1"),
+    ],
+)
+def test_what_is_not_there_is_named_in_one_line(
+    command: list[str], said: str, monkeypatch: pytest.MonkeyPatch, capsys: Captured
+) -> None:
+    Path("bare").mkdir()
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(Path.cwd()))
+    code, line = told(monkeypatch, capsys, *command)
+    assert (code, line.count("\n")) == (1, 1)
+    assert said in line

@@ -63,6 +63,13 @@ class Repository:
         if reader is not None:
             reader.communicate()
 
+    def check(self) -> None:
+        """Raises GitFailed where that is no repository, naming it."""
+        try:
+            self._run("rev-parse", "--git-dir")
+        except GitFailed as error:
+            raise GitFailed(f"{self.path} is no git repository: {error}") from error
+
     def resolve(self, revision: str) -> str:
         """The full hash of a commit. Raises GitFailed where there is none."""
         found = self._run("rev-parse", "--verify", "--quiet", "--end-of-options", f"{revision}^{{commit}}")
