@@ -41,9 +41,17 @@ app = typer.Typer(
     rich_markup_mode="markdown",
     pretty_exceptions_enable=False,
 )
-usage_app = typer.Typer(help="What bundles spent.", no_args_is_help=True)
-dead_letters_app = typer.Typer(help="Records that could not be worked on.", no_args_is_help=True)
-schema_app = typer.Typer(help="The wire contracts, and the canon of the graph.", no_args_is_help=True)
+usage_app = typer.Typer(
+    help="What bundles spent.\n\nExample: `context-worker usage report`", no_args_is_help=True
+)
+dead_letters_app = typer.Typer(
+    help="Records that could not be worked on.\n\nExample: `context-worker dead-letters list`",
+    no_args_is_help=True,
+)
+schema_app = typer.Typer(
+    help="The wire contracts, and the canon of the graph.\n\nExample: `context-worker schema check .`",
+    no_args_is_help=True,
+)
 app.add_typer(usage_app, name="usage")
 app.add_typer(dead_letters_app, name="dead-letters")
 app.add_typer(schema_app, name="schema")
@@ -112,7 +120,8 @@ def run(
 
     SIGTERM and SIGINT drain: nothing new is admitted, work in flight is finished and committed.
 
-    Example: `WORKER_KAFKA__BOOTSTRAP_SERVERS='["127.0.0.1:9092"]' context-worker run`
+    Example: `context-worker run --embedded --port 9092`, which needs no Kafka; or
+    `WORKER_KAFKA__BOOTSTRAP_SERVERS='["127.0.0.1:9092"]' context-worker run`
     """
     from worker.wiring_worker import run_service  # noqa: PLC0415  # brokers and stores load only where they are used
 
@@ -127,6 +136,8 @@ def demo() -> None:
 
     Starts a broker and a worker, publishes a dozen requests about this project's own source, shows every
     outcome and the usage totals, stops everything.
+
+    Example: `context-worker demo`, which needs no settings, no Kafka and no network
     """
     from worker.demo import run_demo  # noqa: PLC0415  # as above
 
@@ -198,6 +209,8 @@ def doctor(as_json: AsJson = False) -> None:
     """Check each dependency: reachable, which version, what is wrong, how to mend it.
 
     Exits 1 where something that the present settings need does not work.
+
+    Example: `context-worker doctor --json | jq '.[] | select(.is_ok | not)'`
     """
     from worker.doctor import diagnose, show  # noqa: PLC0415  # as above
 
@@ -266,7 +279,10 @@ def dead_letters_show(
     letter_id: Annotated[str, typer.Argument(metavar="ID", help="`partition:offset`, as `list` prints it.")],
     body: Annotated[bool, typer.Option("--body", help="Only the original bytes, as they are.")] = False,
 ) -> None:
-    """Show one dead letter as JSON: why, from where, its headers, its body, its traceback."""
+    """Show one dead letter as JSON: why, from where, its headers, its body, its traceback.
+
+    Example: `context-worker dead-letters show 0:17 --body > request.json`
+    """
     from worker.dead_letter_views import as_document  # noqa: PLC0415  # as above
     from worker.kafka.dead_letters import show_dead_letter  # noqa: PLC0415  # as above
     from worker.wiring_kafka import dead_letter_topic  # noqa: PLC0415  # as above
@@ -345,7 +361,10 @@ def schema_export(
         bool, typer.Option("--check", help="Write nothing; exit 1 where a file differs.")
     ] = False,
 ) -> None:
-    """Write JSON Schema and AsyncAPI documents of the wire contracts into `schemas/`."""
+    """Write JSON Schema and AsyncAPI documents of the wire contracts into `schemas/`.
+
+    Example: `context-worker schema export --check`
+    """
     from schemas.export import export  # noqa: PLC0415  # as above
 
     drifted = export(check=check)
@@ -353,6 +372,8 @@ def schema_export(
         talk.print(f"{'differs' if check else 'written'}: {name}", markup=False)
     if check and drifted:
         raise typer.Exit(1)
+    if check:
+        talk.print("the exported schemas are those of the models", markup=False)
 
 
 def _instant(text: str | None, *, option: str = "--as-of") -> datetime | None:

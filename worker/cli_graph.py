@@ -311,7 +311,7 @@ def purge(
     What lies on Kafka topics goes with their retention; what running workers hold in memory goes when they
     notice, at their next request of the project.
 
-    Example: `context-worker purge --project shop`
+    Example: `context-worker purge --project shop --thread t-1 --yes`, without `--thread` all of the project
     """
     from worker.wiring_kafka import purge_once  # noqa: PLC0415  # as above
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from schemas.times import parse_time
-from worker.terminal import ProjectOption, check_project, fail, load_settings, talk
+from worker.terminal import ProjectOption, check_project, fail, load_settings
 
 if TYPE_CHECKING:
     from worker.wiring import Settings
@@ -36,7 +36,7 @@ def session(
 ) -> None:
     """Show what is known of a thread as one Markdown document: goal, plan, decisions, memory, artifacts.
 
-    For people; a prompt holds what its layers have room for.
+    For people; a prompt holds what its layers have room for. Exits 1 where nothing is known.
 
     Example: `context-worker session --project shop --thread t-1`
     """
@@ -54,9 +54,10 @@ def session(
         text = asyncio.run(_document(load_settings(), project, thread, own, instant))
     except TemplateError as error:
         fail(f"the template: {error}")
+    if text is None:
+        named = f"project {project!r}" if thread is None else f"thread {thread!r} of project {project!r}"
+        fail(f"nothing is known of {named}")
     sys.stdout.write(text)
-    if text.count("\n") == 1:
-        talk.print("nothing is known of it", markup=False)
 
 
 def _instant(text: str) -> datetime:
@@ -69,7 +70,7 @@ def _instant(text: str) -> datetime:
 
 async def _document(
     settings: Settings, project_id: str, thread_id: str | None, template: str | None, as_of: datetime | None
-) -> str:
+) -> str | None:
     from worker.wiring_state import session_document  # noqa: PLC0415  # as above
 
     return await session_document(settings, project_id, thread_id, template=template, as_of=as_of)

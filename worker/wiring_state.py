@@ -105,11 +105,16 @@ async def session_document(
     *,
     template: str | None,
     as_of: datetime | None,
-) -> str:
-    """What is known of a thread as a document for people. Raises StateUnavailable."""
+) -> str | None:
+    """What is known of a thread as a document for people; None where that is nothing.
+
+    Raises StateUnavailable.
+    """
     async with aclosing(build_state(settings, Telemetry())) as state:
         scope = Scope(project_id=project_id, thread_id=thread_id)
         reading = await state.states.read(scope)
+        if not reading.is_anything_known:
+            return None
         row = settings.content.models[settings.content.default_model]
         return render_session(
             reading,

@@ -3,8 +3,10 @@ from __future__ import annotations
 import asyncio
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
+from typer.main import get_command
 from typer.testing import CliRunner
 
 from schemas.bundle import to_wire
@@ -31,25 +33,26 @@ def request_file(tmp_path: Path) -> Path:
     return path
 
 
-def commands() -> list[list[str]]:
-    names = ["run", "demo", "assemble", "send", "doctor", "explain", "diff", "what-if", "usage report"]
-    return [
-        name.split()
-        for name in [
-            *names,
-            "dead-letters list",
-            "dead-letters show",
-            "dead-letters redrive",
-            "schema export",
-        ]
-    ]
+def commands() -> list[str]:
+    """Every command and every group below the program itself."""
+    found: list[str] = []
+
+    def walk(command: Any, name: str) -> None:
+        for below, each in getattr(command, "commands", {}).items():
+            found.append(f"{name} {below}".strip())
+            walk(each, found[-1])
+
+    walk(get_command(app), "")
+    return found
 
 
-@pytest.mark.parametrize("command", [[], *commands()], ids=" ".join)
-def test_every_command_teaches(command: list[str]) -> None:
-    result = runner.invoke(app, [*command, "--help"])
+@pytest.mark.parametrize("command", commands())
+def test_every_command_teaches_with_an_example(command: str) -> None:
+    result = runner.invoke(app, [*command.split(), "--help"])
     assert result.exit_code == 0
     assert len(result.output) > 200
+    _, _, example = result.output.partition("Example: ")
+    assert f"context-worker {command}" in " ".join(example.split())
 
 
 def test_assemble_gives_the_bundle_that_the_worker_would_publish(request_file: Path) -> None:
@@ -155,4 +158,5 @@ def test_doctor_reports_each_dependency_and_how_to_mend_it(
 
 
 def test_the_exported_schemas_do_not_differ() -> None:
-    assert runner.invoke(app, ["schema", "export", "--check"]).exit_code == 0
+    result = runner.invoke(app, ["schema", "export", "--check"])
+    assert (result.exit_code, result.stderr) == (0, "the exported schemas are those of the models\n")

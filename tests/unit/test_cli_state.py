@@ -87,9 +87,17 @@ Requests end in time
     )
 
 
-def test_a_thread_of_which_nothing_is_known_is_said_by_its_name_alone() -> None:
-    result = runner.invoke(app, ["session", "--project", "shop", "--thread", "nobody"])
-    assert (result.exit_code, result.stdout) == (0, "# Thread nobody of project shop\n")
+@pytest.mark.parametrize(
+    ("named", "said"),
+    [
+        (["--project", "shop", "--thread", "nobody"], "thread 'nobody' of project 'shop'"),
+        (["--project", "none"], "project 'none'"),
+    ],
+)
+def test_what_nothing_is_known_of_is_named_and_ends_with_1(named: list[str], said: str) -> None:
+    result = runner.invoke(app, ["session", *named])
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr == f"context-worker: nothing is known of {said}\n"
 
 
 def test_a_template_of_ones_own_gets_the_same_values(tmp_path: Path) -> None:

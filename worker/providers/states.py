@@ -145,6 +145,12 @@ class StateReading:
         told_at = None if self.thread is None else self.thread.last_told_at
         return self.tiers.tier(told_at=told_at, as_of=as_of)
 
+    @property
+    def is_anything_known(self) -> bool:
+        """Whether events told anything of the thread, or of its project as a whole."""
+        told = self.session, self.thread, self.artifacts, self.memories.current()
+        return any(told) or any(self.plans) or any(self.events)
+
     def plan(self, plan_id: str | None) -> StoredPlan | None:
         """The named plan, else the current one."""
         return plan_of(*self.plans, plan_id)

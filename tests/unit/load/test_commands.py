@@ -34,6 +34,7 @@ def test_made_up_traffic_is_the_same_file_for_the_same_seed(tmp_path: Path):
             app, ["generate", str(tmp_path / name), "--requests", "20", "--seed", seed, "--projects", "2"]
         )
         assert result.exit_code == 0
+        assert result.stderr.endswith(f"context-worker replay {tmp_path / name}\n")
     assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
     assert (tmp_path / "a").read_bytes() != (tmp_path / "c").read_bytes()
     records = list(Recording(tmp_path / "a"))
