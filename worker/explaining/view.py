@@ -300,7 +300,8 @@ class _Texts:
         if fragment is None or self._counter is None:
             return plain
         text = fragment.renderings[0].text
-        # In the prompt a text shares tokens with its neighbours at both ends, so alone it may take one less.
+        # Alone a text may take a token more or less: in the prompt it shares some with its neighbours, and
+        # a safety factor is rounded once, for all of them.
         is_charged = line.fate == "kept" and line.tokens is not None
         return replace(
             plain, text=text, whole_tokens=line.tokens if is_charged else self._counter.count(text)

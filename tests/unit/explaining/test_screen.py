@@ -12,6 +12,7 @@ import pytest
 from rich.console import Console
 
 from tests.support.explaining import crowded, policy, stored_of
+from worker.budget.tokens import counter_for
 from worker.explaining.difference import difference
 from worker.explaining.page import supposed_page
 from worker.explaining.stored import Stored
@@ -20,15 +21,20 @@ from worker.explaining.view import explain
 from worker.receipt_views import print_difference, print_explanation, print_supposed
 from worker.terminal import page_console
 
+CLAUDE = ("claude", "o200k_base", "1.35")
+
 
 @pytest.fixture(scope="module")
 def one() -> Stored:
     return asyncio.run(stored_of(crowded()))
 
 
-def test_what_is_shown_whole_takes_as_much_as_all_of_it(one: Stored) -> None:
-    rows = [row for layer in explain(one).layers for row in layer.shown if row.fate == "kept"]
-    assert rows
+@pytest.mark.parametrize(("model", "encoding", "factor"), [("gpt-4o", "o200k_base", "1"), CLAUDE])
+def test_what_is_shown_whole_takes_as_much_as_all_of_it(model: str, encoding: str, factor: str) -> None:
+    made = asyncio.run(stored_of(crowded(model=model, budget={"total": 1_200, "layers": {"output": 100}})))
+    rows = [row for layer in explain(made).layers for row in layer.shown if row.fate == "kept"]
+    alone = counter_for(encoding, safety_factor=factor)
+    assert any(row.tokens != alone.count(row.text or "") for row in rows), "nothing that could disagree"
     assert [(row.node, row.tokens) for row in rows] == [(row.node, row.whole_tokens) for row in rows]
 
 
