@@ -10,6 +10,8 @@ WORKERS ?= 3
 PARALLEL := -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 SERVED := eval "$$($(SERVICES) env)"; $(PYTEST)
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
+# The tests start hundreds of processes; each would compile four hundred modules anew.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help setup demo run fmt lint types imports schemas schemas-check canon static golden test test-unit \
 	test-integration test-e2e up down status screens bench check lock clean
