@@ -261,7 +261,7 @@ class Telemetry:
         return _Step(self, name)
 
     def count_notes(self, notes: DecodeNotes) -> None:
-        """What decoding a request forgave, which is mostly nothing."""
+        """What decoding a record forgave, which is mostly nothing."""
         if notes.unknown_fields:
             self.unknown_fields.inc(notes.unknown_fields)
         if notes.naive_times:

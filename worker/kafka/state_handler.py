@@ -57,8 +57,7 @@ class StateHandler:
             event = received.event
             if event is None or received.refusal is not None:
                 return await self._refuse(received, received.reason)
-            self._telemetry.unknown_fields.inc(event.notes.unknown_fields)
-            self._telemetry.naive_times.inc(event.notes.naive_times)
+            self._telemetry.count_notes(event.notes)
             try:
                 await self._take(event)
             except NOT_DEFECTS:

@@ -175,7 +175,7 @@ class SyncHandler:
         with self._telemetry.step(SPAN_DECODE):
             received = await receive_sync(record, headers, self._limits)
         if received.sync is not None:
-            self._telemetry.unknown_fields.inc(received.sync.notes.unknown_fields)
+            self._telemetry.count_notes(received.sync.notes)
         span = trace.get_current_span()
         if span.is_recording() and received.project_id is not None:
             span.set_attribute("context.project_id", received.project_id)
