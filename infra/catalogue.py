@@ -11,12 +11,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+import certificates
 import jvm
 import probes
 import versions
+from certificates import Certificates
 from provision import call
 
 NEO4J_SOURCE: Final = Path(__file__).with_name("Neo4jServer.java")
+USER: Final = "worker"
+"""Who may come in through a secured door, with the service's password."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +40,20 @@ class Place:
     def log(self) -> Path:
         """The output of the process."""
         return self.folder / "output.log"
+
+    def certificates(self) -> Certificates:
+        """The certificates of its secured door, made at the first call. Raises ServiceError."""
+        return certificates.issued(self.folder / "certificates", log=self.log)
+
+    def secured(self, name: str) -> dict[str, str]:
+        """The variables of a secured door; none where an older runner started the service without one."""
+        if "secured" not in self.ports:
+            return {}
+        return {
+            f"CONTEXT_TEST_{name}_SECURED": f"{certificates.HOST}:{self.ports['secured']}",
+            f"CONTEXT_TEST_{name}_CERTIFICATES": str(self.certificates().folder),
+            f"CONTEXT_TEST_{name}_PASSWORD": self.password,
+        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,21 +90,61 @@ def _kafka_jars() -> list[Path]:
 
 
 def _launch_kafka(place: Place) -> Launch:
-    properties = place.folder / "server.properties"
-    properties.write_text(_kafka_properties(place))
+    properties = _private(place.folder / "server.properties", _kafka_properties(place))
     log_level = "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"
     java = [jvm.java(), *jvm.OPTIONS, log_level, "-cp", jvm.join(_kafka_jars())]
     if not (place.data / "meta.properties").exists():
         cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+        users = _private(place.folder / "users", _kafka_users(place))
         storage = ["kafka.tools.StorageTool", "format", f"--cluster-id={cluster_id}", "-c", properties]
-        call([*java, *storage], log=place.log)
+        call([*java, *storage, f"@{users}"], log=place.log)
     return Launch(command=[*java, "kafka.Kafka", properties])
+
+
+def _kafka_users(place: Place) -> str:
+    """More arguments of the storage tool, one a line: not on its command line, which everybody can read."""
+    mechanisms = ("SCRAM-SHA-256", "SCRAM-SHA-512")
+    return "".join(f"-S\n{name}=[name={USER},password={place.password}]\n" for name in mechanisms)
+
+
+def _kafka_secured(place: Place) -> dict[str, object]:
+    """A door for users with passwords, one for clients with certificates."""
+    made, modules = place.certificates(), "org.apache.kafka.common.security"
+    plain = f'{modules}.plain.PlainLoginModule required user_{USER}="{place.password}";'
+    scram = f"{modules}.scram.ScramLoginModule required;"
+    stores = {
+        "ssl.keystore.type": "PEM",
+        "ssl.keystore.key": _one_line(made.key("server")),
+        "ssl.keystore.certificate.chain": _one_line(made.certificate("server")),
+        "ssl.truststore.type": "PEM",
+        "ssl.truststore.certificates": _one_line(made.authority),
+    }
+    return {
+        **stores,
+        "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256,SCRAM-SHA-512",
+        "listener.name.secured.plain.sasl.jaas.config": plain,
+        "listener.name.secured.scram-sha-256.sasl.jaas.config": scram,
+        "listener.name.secured.scram-sha-512.sasl.jaas.config": scram,
+        "listener.name.mutual.ssl.client.auth": "required",
+    }
+
+
+def _one_line(pem: Path) -> str:
+    """A PEM file as a value of a properties file."""
+    return pem.read_text().strip().replace("\n", "\\n")
 
 
 def _kafka_properties(place: Place) -> str:
     """One broker that is its own controller."""
-    broker = f"BROKER://127.0.0.1:{place.ports['broker']}"
+    broker = ",".join(
+        (
+            f"BROKER://127.0.0.1:{place.ports['broker']}",
+            f"SECURED://{certificates.HOST}:{place.ports['secured']}",
+            f"MUTUAL://{certificates.HOST}:{place.ports['mutual']}",
+        )
+    )
     controller = f"127.0.0.1:{place.ports['controller']}"
+    security = "BROKER:PLAINTEXT,CONTROLLER:PLAINTEXT,SECURED:SASL_SSL,MUTUAL:SSL"
     settings: dict[str, object] = {
         "process.roles": "broker,controller",
         "node.id": 1,
@@ -95,7 +153,8 @@ def _kafka_properties(place: Place) -> str:
         "inter.broker.listener.name": "BROKER",
         "listeners": f"{broker},CONTROLLER://{controller}",
         "advertised.listeners": broker,
-        "listener.security.protocol.map": "BROKER:PLAINTEXT,CONTROLLER:PLAINTEXT",
+        "listener.security.protocol.map": security,
+        **_kafka_secured(place),
         "log.dirs": place.data,
         # The worker creates its topics from its own table; a misspelt name has to fail.
         "auto.create.topics.enable": "false",
@@ -148,11 +207,19 @@ def _neo4j_server(place: Place) -> list[str | Path]:
 
 def _neo4j_configuration(place: Place) -> str:
     """Reached by Bolt alone, with authentication."""
+    made = place.certificates()
     settings: dict[str, object] = {
         "server.bolt.enabled": "true",
         "server.bolt.listen_address": f"127.0.0.1:{place.ports['bolt']}",
         "server.http.enabled": "false",
         "dbms.security.auth_enabled": "true",
+        # The same port, with or without TLS.
+        "server.bolt.tls_level": "OPTIONAL",
+        "dbms.ssl.policy.bolt.enabled": "true",
+        "dbms.ssl.policy.bolt.base_directory": made.folder,
+        "dbms.ssl.policy.bolt.private_key": made.key("server"),
+        "dbms.ssl.policy.bolt.public_certificate": made.certificate("server"),
+        "dbms.ssl.policy.bolt.client_auth": "NONE",
         # The runner asks before the password is set; that must not lock the user out.
         "dbms.security.auth_max_failed_attempts": 0,
         "dbms.usage_report.enabled": "false",
@@ -168,38 +235,61 @@ def _neo4j_configuration(place: Place) -> str:
 
 def _launch_redis(place: Place) -> Launch:
     """Outcomes live nowhere else: it evicts nothing and writes each change to disk."""
-    configuration = place.folder / "redis.conf"
+    made = place.certificates()
     settings: dict[str, object] = {
         "bind": "127.0.0.1",
         "port": place.ports["redis"],
+        "tls-port": place.ports["secured"],
+        "tls-cert-file": made.certificate("server"),
+        "tls-key-file": made.key("server"),
+        "tls-ca-cert-file": made.authority,
+        "tls-auth-clients": "no",
+        # No more than the worker needs, so that a command that it should not need is refused in the tests.
+        f"user {USER}": f"on >{place.password} ~* &* +@all -@admin -@dangerous",
         "dir": place.data,
         "maxmemory-policy": "noeviction",
         "appendonly": "yes",
         "save": '""',
     }
-    configuration.write_text(_lines(settings, " "))
+    configuration = _private(place.folder / "redis.conf", _lines(settings, " "))
     return Launch(command=["redis-server", configuration])
+
+
+def _private(path: Path, text: str) -> Path:
+    """The file, written so that only its owner reads it: it holds a password."""
+    path.unlink(missing_ok=True)
+    path.touch(mode=0o600)
+    path.write_text(text)
+    return path
 
 
 def _lines(settings: Mapping[str, object], between: str) -> str:
     return "".join(f"{key}{between}{value}\n" for key, value in settings.items())
 
 
+def _mutual(place: Place) -> dict[str, str]:
+    port = place.ports.get("mutual")
+    return {} if port is None else {"CONTEXT_TEST_KAFKA_MUTUAL": f"{certificates.HOST}:{port}"}
+
+
 _SERVICES: Final = (
     Service(
         name="redis",
         version=versions.REDIS,
-        packages={"redis-server": "redis-server"},
-        ports=("redis",),
+        packages={"redis-server": "redis-server", **certificates.PACKAGES},
+        ports=("redis", "secured"),
         prepare=lambda: None,  # Debian's package is all
         launch=_launch_redis,
         is_ready=lambda place: probes.redis_answers(place.ports["redis"]),
-        exports=lambda place: {"CONTEXT_TEST_REDIS": f"redis://127.0.0.1:{place.ports['redis']}/0"},
+        exports=lambda place: {
+            "CONTEXT_TEST_REDIS": f"redis://127.0.0.1:{place.ports['redis']}/0",
+            **place.secured("REDIS"),
+        },
     ),
     Service(
         name="neo4j",
         version=versions.NEO4J,
-        packages=jvm.PACKAGES,
+        packages={**jvm.PACKAGES, **certificates.PACKAGES},
         ports=("bolt",),
         prepare=_neo4j_archive,
         launch=_launch_neo4j,
@@ -207,17 +297,22 @@ _SERVICES: Final = (
         exports=lambda place: {
             "CONTEXT_TEST_NEO4J": f"bolt://127.0.0.1:{place.ports['bolt']}",
             "CONTEXT_TEST_NEO4J_PASSWORD": place.password,
+            "CONTEXT_TEST_NEO4J_CERTIFICATES": str(place.folder / "certificates"),
         },
     ),
     Service(
         name="kafka",
         version=versions.KAFKA,
-        packages=jvm.PACKAGES,
-        ports=("broker", "controller"),
+        packages={**jvm.PACKAGES, **certificates.PACKAGES},
+        ports=("broker", "controller", "secured", "mutual"),
         prepare=_kafka_jars,
         launch=_launch_kafka,
         is_ready=lambda place: probes.kafka_answers(place.ports["broker"]),
-        exports=lambda place: {"CONTEXT_TEST_KAFKA": f"127.0.0.1:{place.ports['broker']}"},
+        exports=lambda place: {
+            "CONTEXT_TEST_KAFKA": f"127.0.0.1:{place.ports['broker']}",
+            **place.secured("KAFKA"),
+            **_mutual(place),
+        },
     ),
 )
 
@@ -225,7 +320,11 @@ _SERVICES: Final = (
 SERVICES: Final[Mapping[str, Service]] = {service.name: service for service in _SERVICES}
 
 # Programs without a server of their own, by the Debian package that brings them.
-TOOLS: Final[Mapping[str, str]] = {"swipl": "swi-prolog-nox", "chromium": "chromium"}
+TOOLS: Final[Mapping[str, str]] = {
+    "swipl": "swi-prolog-nox",
+    "chromium": "chromium",
+    "promtool": "prometheus",
+}
 
 
 def tool_exports() -> dict[str, str]:

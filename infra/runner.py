@@ -57,6 +57,8 @@ class Runner:
             password=secrets.token_hex(16),
             is_temporary=is_temporary,
         )
+        # An older runner may have given it fewer ports.
+        record = replace(record, ports={**_choose_ports(service), **record.ports})
         # What `run` started is kept when somebody asks for it to stay.
         record = replace(record, is_temporary=record.is_temporary and is_temporary)
         if record.process is not None and record.process.send(signal.SIGCONT):

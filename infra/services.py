@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Run Kafka, Neo4j and Redis for development and tests, with SWI-Prolog and Chromium; no containers.
+"""Run Kafka, Neo4j and Redis for development and tests, with SWI-Prolog, Chromium, promtool; no containers.
 
     python3 infra/services.py up                    start all, installing what is missing
     python3 infra/services.py up redis              start one

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from json.encoder import encode_basestring
 from typing import Any, Literal
 
+from schemas.citations import Citations
 from schemas.codes import BundleStatus, LayerReason, LayerStatus, PartName, RejectionCode, TaskType
 from schemas.fragments import ContextPayload
 from schemas.receipt import Receipt
@@ -18,7 +20,6 @@ from schemas.wire import (
     Sha256Hex,
     Timestamp,
     WireModel,
-    canonical_json,
     sha256_hex,
 )
 
@@ -58,6 +59,8 @@ class ContextBundle(WireModel):
     schema_version: str = SCHEMA_VERSION
     kind: Literal["bundle"] = "bundle"
     request_id: OpaqueId
+    parent_request_id: OpaqueId | None = None
+    """Of a retry: the request whose bundle was answered before."""
     project_id: ProjectId
     thread_id: OpaqueId | None = None
     volk: str
@@ -72,6 +75,8 @@ class ContextBundle(WireModel):
     graph_context: str | None = None
     """The content layers joined, for consumers of the older payload's field of that name."""
     payload: ContextPayload | None = None
+    citations: Citations | None = None
+    """What answers may cite; short ids stand in the messages."""
     receipt: Receipt
     context_hash: Sha256Hex
     assembled_at: Timestamp
@@ -105,9 +110,14 @@ class Rejection(WireModel):
 
 def context_hash(messages: tuple[Message, ...]) -> str:
     """SHA-256 of the canonical JSON of the messages."""
-    return sha256_hex(
-        canonical_json([{"role": message.role, "content": message.content} for message in messages])
+    # Spelled out: a prompt of a megabyte would else be looked through once more for what is not plain.
+    spelled = ",".join(
+        [
+            f'{{"content":{encode_basestring(message.content)},"role":"{message.role}"}}'
+            for message in messages
+        ]
     )
+    return sha256_hex(f"[{spelled}]".encode())
 
 
 def to_wire(model: WireModel) -> bytes:

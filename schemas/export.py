@@ -148,7 +148,7 @@ _DOORS: Final[Mapping[str, Callable[[Document], Document]]] = {
 
 
 def async_api() -> Document:
-    """The AsyncAPI 3.0 document: the worker receives requests, syncs, calls and state, and sends the rest."""
+    """The AsyncAPI 3.0 document: the worker receives requests, answers, syncs, calls and state."""
     return {
         "asyncapi": "3.0.0",
         "info": {
@@ -164,6 +164,7 @@ def async_api() -> Document:
         "channels": {
             **{topic.role: _channel(topic) for topic in TOPICS},
             "replies": _reply_channel("bundles"),
+            "answer-replies": _reply_channel("verdicts"),
             "sync-replies": _reply_channel("sync-results"),
             "tool-replies": _reply_channel("tool-results"),
         },
@@ -223,6 +224,14 @@ def _operations() -> Document:
         },
         "publish_bundles": _operation("send", "bundles", "Answers to requests without `reply_to`."),
         "publish_usage": _operation("send", "usage", "Sent after the answer was acknowledged."),
+        "judge": {
+            **_operation(
+                "receive", "responses", "One bundle, one answer, one verdict, whatever comes again."
+            ),
+            "reply": _reply("answer-replies", "verdicts"),
+        },
+        "publish_verdicts": _operation("send", "verdicts", "Answers to answers without `reply_to`."),
+        "escalate": _operation("send", "escalations", "Sent after the verdict that says so."),
         "sync": {
             **_operation("receive", "sync", "One sync, one outcome; those of a project in their order."),
             "reply": _reply("sync-replies", "sync-results"),

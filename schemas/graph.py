@@ -80,7 +80,7 @@ class LabelRule:
     id_form: str
     """What the key's value looks like, for people."""
     expires: bool = False
-    """Whether nodes have a time to live."""
+    """Whether nodes have a time to live: they are events, and compaction forgets those."""
     is_searched: bool = False
     """Whether people and large projects look for it by words: it stands in the full-text index."""
 

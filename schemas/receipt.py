@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from json.encoder import encode_basestring
 from typing import Annotated, Final, Literal
 
 from pydantic import Field
@@ -13,7 +14,6 @@ from schemas.wire import (
     Sha256Hex,
     Timestamp,
     WireModel,
-    canonical_json,
     sha256_hex,
 )
 
@@ -152,4 +152,5 @@ def receipt_id(project_id: str, context_hash: str, record: bytes) -> str:
 
     `record` is the canonical JSON of a ReceiptRecord.
     """
-    return sha256_hex(canonical_json([project_id, context_hash])[:-1] + b"," + record + b"]")[:26]
+    head = f"[{encode_basestring(project_id)},{encode_basestring(context_hash)},".encode()
+    return sha256_hex(head + record + b"]")[:26]

@@ -17,6 +17,7 @@ from schemas.session import (
     SessionContext,
     WorkingSet,
 )
+from schemas.tools import ToolName
 from schemas.wire import (
     SCHEMA_VERSION,
     Count,
@@ -88,7 +89,9 @@ class AssemblyRequest(RequestModel):
     pack: str | None = None
     working: WorkingSet | None = None
     must_cite: tuple[OpaqueId, ...] = ()
-    required_tools: tuple[str, ...] = ()
+    required_tools: Annotated[tuple[ToolName, ...], Field(max_length=64)] = ()
+    """To be called before the answer, of this service's own: of others no call could be known. Where the
+    prompt has no room for a word on how to answer, none is required."""
 
     def digest(self) -> str:
         """SHA-256 of what the request means: schema defaults filled, absent fields left absent.

@@ -22,8 +22,6 @@ from schemas.wire import (
     RequestModel,
     Sha256Hex,
     WireModel,
-    canonical_json,
-    sha256_hex,
 )
 
 ToolName = Literal[
@@ -78,7 +76,7 @@ class ToolRequest(RequestModel):
     project_id: ProjectId
     thread_id: OpaqueId | None = None
     request_id: OpaqueId | None = None
-    """Of the bundle that the agent works from: the call counts as made for it."""
+    """Of the bundle that the agent works from: the call counts as made for it, and short ids are its own."""
     tool: Name
     arguments: dict[str, Any] = Field(default_factory=dict)
     budget_tokens: PositiveInt | None = None
@@ -143,7 +141,7 @@ class GetContextArguments(_Arguments):
     """An entity, and what lies around it in the graph: callers, callees, requirements, tests, decisions."""
 
     entity: EntityId
-    """An id, a path or a name that means one thing."""
+    """An id, also the short one of a prompt; a path; or a name that means one thing."""
     depth: Depth = 1
     """Hops from the entity."""
 
@@ -293,12 +291,3 @@ ARGUMENTS: Final[Mapping[ToolName, type[_Arguments]]] = {
     "trace_lint": TraceLintArguments,
 }
 """What each tool takes."""
-
-
-def tool_event_id(*, tool: str, thread_id: str | None, request_id: str | None) -> str:
-    """Id of the state event that says: this tool was answered for this thread and request.
-
-    The same for every call of the tool, so it is kept once however often the tool is called; and whoever must
-    know whether it was called asks the state for this id.
-    """
-    return "tool_" + sha256_hex(canonical_json([thread_id, request_id, tool]))[:26]

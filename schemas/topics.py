@@ -11,6 +11,7 @@ from typing import Final, Literal
 
 from pydantic import BaseModel
 
+from schemas.answers import AgentAnswer, Escalation, Verdict
 from schemas.bundle import BundleRef, ContextBundle, Rejection
 from schemas.request import AssemblyRequest
 from schemas.state import StateEvent
@@ -26,7 +27,18 @@ _MIB: Final = 1_048_576
 _HEADER_BYTES: Final = 65_536
 
 TopicRole = Literal[
-    "requests", "bundles", "usage", "state", "sync", "sync-results", "tools", "tool-results", "dead-letters"
+    "requests",
+    "bundles",
+    "usage",
+    "responses",
+    "verdicts",
+    "escalations",
+    "state",
+    "sync",
+    "sync-results",
+    "tools",
+    "tool-results",
+    "dead-letters",
 ]
 
 
@@ -89,6 +101,33 @@ TOPICS: Final = (
         key="project_id",
         carries=(UsageEvent,),
         summary="What each outcome spent.",
+    ),
+    TopicSpec(
+        role="responses",
+        partitions=12,
+        retention_ms=_DAY_MS,
+        max_message_bytes=10 * _MIB,
+        key="project_id",
+        carries=(AgentAnswer,),
+        summary="Agents' answers to bundles, each judged once.",
+    ),
+    TopicSpec(
+        role="verdicts",
+        partitions=12,
+        retention_ms=_DAY_MS,
+        max_message_bytes=_MIB,
+        key="the answer's key",
+        carries=(Verdict, Rejection),
+        summary="What is said of each answer; the `request_id` of a rejection is the `answer_id`.",
+    ),
+    TopicSpec(
+        role="escalations",
+        partitions=12,
+        retention_ms=_DAY_MS,
+        max_message_bytes=_MIB,
+        key="project_id",
+        carries=(Escalation,),
+        summary="Requests whose answers never complied, for people to look at.",
     ),
     TopicSpec(
         role="state",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from json.encoder import encode_basestring
 from typing import Literal
 
 from schemas.codes import LayerName, LayerReason, LayerStatus, Outcome, PartName, RejectionCode
@@ -14,14 +15,15 @@ from schemas.wire import (
     ProjectId,
     Timestamp,
     WireModel,
-    canonical_json,
     sha256_hex,
 )
 
 
 def usage_event_id(project_id: str, request_id: str, generation: int) -> str:
     """26 hex digits, the same for every attempt at one outcome, so that consumers can drop repeats."""
-    return sha256_hex(canonical_json([project_id, request_id, generation]))[:26]
+    # The canonical JSON of the three, spelled out: every outcome has one.
+    spelled = f"[{encode_basestring(project_id)},{encode_basestring(request_id)},{generation}]"
+    return sha256_hex(spelled.encode())[:26]
 
 
 class LayerSpend(WireModel):
@@ -91,6 +93,8 @@ class UsageEvent(WireModel):
     timestamp: Timestamp
     project_id: ProjectId
     request_id: OpaqueId
+    parent_request_id: OpaqueId | None = None
+    """Of a retry: the request whose bundle was answered before."""
     generation: Count
     volk_alias: str | None
     subject: str | None
@@ -115,3 +119,6 @@ class UsageEvent(WireModel):
     absent where nothing was assembled."""
     masked_secrets: Count | None = None
     """Values in what the sources gave that look like credentials; absent where masking is off."""
+    tokens_by_source: dict[str, Count] | None = None
+    """Tokens of what was shown by where it comes from (`session`, `graph`, `pack`, …), without the headings
+    and marks around it; absent where nothing was assembled."""

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import ast
 import hashlib
+import inspect
 import json
+import textwrap
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import cache
+from itertools import pairwise
 from typing import Annotated, Any, Final, cast
 
 import rfc8785
@@ -14,6 +19,7 @@ from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
+    GetJsonSchemaHandler,
     PlainSerializer,
     PlainValidator,
     StringConstraints,
@@ -21,6 +27,8 @@ from pydantic import (
     WithJsonSchema,
     model_validator,
 )
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema
 
 from schemas.times import EXAMPLE, format_time, parse_time
 
@@ -36,9 +44,26 @@ class DecodeNotes:
 
 
 class WireModel(BaseModel):
-    """Frozen; unknown fields are ignored."""
+    """Frozen; unknown fields are ignored.
 
-    model_config = ConfigDict(frozen=True, extra="ignore", allow_inf_nan=False, use_attribute_docstrings=True)
+    What every process pays at its start is kept small: a validator is built when its model is first used (a
+    worker builds all before it is ready, see `build_validators`), and the docstrings of the fields are read
+    only where a JSON Schema is made of them.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="ignore", allow_inf_nan=False, defer_build=True)
+
+    @classmethod
+    def __get_pydantic_json_schema__(
+        cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler, /
+    ) -> JsonSchemaValue:
+        schema = handler(core_schema)
+        properties = handler.resolve_ref_schema(schema).get("properties", {})
+        for model in reversed(cls.__mro__):
+            if issubclass(model, WireModel):
+                for name, text in _field_docstrings(model).items():
+                    properties[name]["description"] = text
+        return schema
 
 
 class RequestModel(WireModel):
@@ -55,6 +80,30 @@ class RequestModel(WireModel):
             if cls.model_config.get("extra") == "ignore":
                 info.context.unknown_fields += len(fields.keys() - cls.model_fields.keys())
         return cast("object", data)
+
+
+def build_validators() -> None:
+    """Build what is left to build of every model that was imported: no message shall wait for it."""
+    waiting: list[type[WireModel]] = [WireModel]
+    while waiting:
+        model = waiting.pop()
+        model.model_rebuild()
+        waiting.extend(model.__subclasses__())
+
+
+@cache
+def _field_docstrings(model: type[WireModel]) -> Mapping[str, str]:
+    """What stands below each field in the source of the class, by field."""
+    (found,) = ast.parse(textwrap.dedent(inspect.getsource(model))).body
+    body = cast("ast.ClassDef", found).body
+    texts: dict[str, str] = {}
+    for field, below in pairwise(body):
+        match field, below:
+            case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text))):
+                texts[name] = inspect.cleandoc(text)
+            case _:
+                pass
+    return texts
 
 
 def _read_time(value: object, info: ValidationInfo) -> datetime:

@@ -15,16 +15,23 @@ import pytest
 import pytest_asyncio
 from hypothesis import HealthCheck, settings
 
+from worker.heap import load_freely, settle_heap
 from worker.kafka.embedded import EmbeddedBroker, embedded_broker
 
 TESTS = Path(__file__).parent
-SERVICE_FIXTURES = frozenset({"kafka_bootstrap", "neo4j_url", "neo4j_auth", "redis_url", "swipl", "chromium"})
+SERVICE_FIXTURES = frozenset(
+    {"kafka_bootstrap", "neo4j_url", "neo4j_auth", "redis_url", "swipl", "chromium", "promtool"}
+)
+
+# Each process of a run loads the worker and all tests first, as a worker loads itself.
+load_freely()
 
 # Derandomised, so that a failure on one machine is the same failure on every machine. A slow machine is
 # no reason to fail, whether it is one example or the generation of all that is slow.
 settings.register_profile(
     "repeatable",
     derandomize=True,
+    max_examples=40,
     deadline=None,
     print_blob=True,
     suppress_health_check=[HealthCheck.too_slow],
@@ -47,6 +54,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.services)
         if item.path.is_relative_to(TESTS / "bench"):
             item.add_marker(pytest.mark.bench)
+
+
+def pytest_collection_finish() -> None:
+    settle_heap()
 
 
 def _address(variable: str, service: str) -> str:
@@ -93,6 +104,12 @@ def swipl() -> Path:
 def chromium() -> Path:
     """The browser, Debian's."""
     return Path(_address("CONTEXT_TEST_CHROMIUM", "Chromium"))
+
+
+@pytest.fixture(scope="session")
+def promtool() -> Path:
+    """Prometheus' own checker of rules; the server lies beside it."""
+    return Path(_address("CONTEXT_TEST_PROMTOOL", "Prometheus"))
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")

@@ -23,6 +23,7 @@ from schemas.codes import RejectionCode
 from schemas.times import parse_time
 from worker import cli_evaluate, cli_graph, cli_load, cli_mcp, cli_receipts, cli_state, cli_strategies
 from worker.errors import Rejected, Unavailable, WorkerError
+from worker.heap import load_freely
 from worker.logs import configure_logs
 from worker.terminal import REJECTED, AsJson, fail, fail_reading, load_settings, page_console, talk
 
@@ -75,6 +76,7 @@ schema_app.command("migrate")(cli_graph.schema_migrate)
 
 def main() -> None:
     """Run the command line; expected errors become one line and exit code 1."""
+    load_freely()
     try:
         app()
     except (WorkerError, OSError, ValueError) as error:
@@ -229,9 +231,13 @@ def usage_report(
         Path | None,
         typer.Option(help="The log; else ORCHESTRATA_CONTEXT_USAGE_LOG, else logs/context_usage.jsonl."),
     ] = None,
+    html: Annotated[
+        Path | None,
+        typer.Option("--html", help="Write a page with charts to this file; it reads rotated logs, too."),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Totals per layer, volk and subject from the usage log.
+    """Totals per layer, volk and subject from the usage log; as a page over time, too.
 
     Example: `context-worker usage report --json | jq .per_layer`
     """
@@ -241,11 +247,28 @@ def usage_report(
     source = path or usage_log_path()
     if not source.exists():
         fail(f"no usage log at {source}")
+    if html is not None:
+        if as_json:
+            fail("--html and --json exclude each other")
+        _write_usage_page(html, source)
+        return
     totals = aggregate_usage(read_usage_records(source))
     if as_json:
         sys.stdout.write(to_json(totals) + "\n")
     else:
         page_console().print(render_report(totals))
+
+
+def _write_usage_page(html: Path, source: Path) -> None:
+    from worker.explaining.usage_page import usage_page  # noqa: PLC0415  # as above
+    from worker.private_files import open_private  # noqa: PLC0415  # as above
+    from worker.usage.log import read_usage_records  # noqa: PLC0415  # as above
+    from worker.usage.picture import picture_of  # noqa: PLC0415  # as above
+
+    page = usage_page(picture_of(read_usage_records(source, include_rotated=True)))
+    with open_private(html, "w") as file:
+        file.write(page)
+    talk.print(f"wrote {html}", markup=False, soft_wrap=True)
 
 
 Code = Annotated[RejectionCode | None, typer.Option(help="Only this rejection code.")]
@@ -346,11 +369,13 @@ async def _reaching(work: Coroutine[Any, Any, T], settings: Settings) -> T:
     """Await work on the broker; its own errors become one line that names where it was looked for."""
     from aiokafka.errors import KafkaConnectionError, KafkaError  # noqa: PLC0415  # as above
 
+    from worker.wiring_kafka import connection_of  # noqa: PLC0415  # as above
+
     servers = ", ".join(settings.kafka.bootstrap_servers)
     try:
         return await work
     except (KafkaConnectionError, OSError) as error:
-        raise Unavailable(f"no broker answers at {servers}") from error
+        raise Unavailable(await connection_of(settings).refusal()) from error
     except KafkaError as error:
         raise Unavailable(f"the broker at {servers} did not answer: {error}") from error
 

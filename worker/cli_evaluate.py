@@ -45,7 +45,8 @@ def evaluate(
 
     A commit's message, without what would give the answer away, is the request; the tree before it is
     indexed, without a checkout; and what the commit edited should be in the pack: in full, or at least by
-    name. Means over all tasks, with 95 % intervals from a bootstrap within each repository.
+    name. Means over all tasks, with 95 % intervals from a bootstrap within each repository. Beside what a
+    pack spent stands what a static map of the tree takes: every file, class and function by its first line.
 
     Example: `context-worker evaluate . --max-tasks 30`
     """
@@ -74,9 +75,13 @@ def evaluate(
 
 def score_table(scores: Sequence[Score], *, ranking: str, relevance: str) -> Table:
     """One row a budget, the largest first."""
-    title = f"recall of what was edited (ranking {ranking}, relevance {relevance}; ms: median of selection)"
-    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD)
-    for heading in ("budget", "tasks", "in full", "or by name", "spent", "over", "ms"):
+    title = (
+        f"recall of what was edited (ranking {ranking}, relevance {relevance}; tokens spent, and of a static"
+        " map of the project; ms: median of selection)"
+    )
+    # Without padding, so that 80 columns hold it.
+    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=0)
+    for heading in ("budget", "tasks", "in full", "or by name", "spent", "map", "over", "ms"):
         table.add_column(heading, justify="right", no_wrap=True)
     for item in scores:
         table.add_row(
@@ -85,6 +90,7 @@ def score_table(scores: Sequence[Score], *, ranking: str, relevance: str) -> Tab
             _interval(item.bodies),
             _interval(item.visible),
             f"{item.mean_spent_tokens:,.0f}",
+            f"{item.mean_map_tokens:,.0f}",
             str(item.over_budget),
             f"{item.median_select_seconds * 1e3:.1f}",
         )

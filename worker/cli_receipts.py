@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn
 import typer
 
 from worker.errors import Rejected
+from worker.private_files import open_private
 from worker.terminal import (
     REJECTED,
     AsJson,
@@ -185,14 +186,14 @@ def write_receipt(path: Path, assembled: Assembled) -> None:
     from schemas.bundle import to_wire  # noqa: PLC0415  # loads only where it is used
     from worker.explaining.stored import write_file  # noqa: PLC0415  # as above
 
-    path.write_bytes(
-        write_file(
-            to_wire(assembled.bundle),
-            record=assembled.trail.record,
-            usage=to_wire(assembled.usage),
-            capture=assembled.trail.capture(max_bytes=sys.maxsize),
-        )
+    content = write_file(
+        to_wire(assembled.bundle),
+        record=assembled.trail.record,
+        usage=to_wire(assembled.usage),
+        capture=assembled.trail.capture(max_bytes=sys.maxsize),
     )
+    with open_private(path, "wb") as file:
+        file.write(content)
 
 
 def _verdict(stored: Stored, settings: Settings) -> Verdict:
@@ -220,7 +221,8 @@ def _print_verdict(verdict: Verdict, *, as_json: bool) -> None:
 
 
 def _write_page(path: Path, page: str) -> None:
-    path.write_text(page, encoding="utf-8", newline="\n")
+    with open_private(path, "w") as file:
+        file.write(page)
     talk.print(f"wrote {path}", markup=False, soft_wrap=True)
 
 

@@ -1,4 +1,4 @@
-"""A small typed client: publish events and requests, await bundles; have a project indexed; follow the usage.
+"""A small typed client: publish events and requests, await bundles and verdicts; index; follow the usage.
 
     async with ContextClient(["127.0.0.1:9092"]) as client:
         answer = await client.assemble(request, timeout_seconds=10)
@@ -26,6 +26,7 @@ from uuid import uuid4
 from pydantic import ValidationError
 from pydantic_core import from_json
 
+from schemas.answers import AgentAnswer, Verdict
 from schemas.bundle import BundleRef, ContextBundle, Rejection
 from schemas.request import AssemblyRequest
 from schemas.state import StateEvent
@@ -43,7 +44,7 @@ _FETCH_SECONDS: Final = 30.0
 _PIECE_TOKENS: Final = 1_000_000
 """Asked for with each piece of a bundle: the worker's own maximum is what it gets."""
 
-Reply = ContextBundle | BundleRef | SyncResult | ToolResult | Rejection
+Reply = ContextBundle | BundleRef | SyncResult | ToolResult | Verdict | Rejection
 
 
 class ClientError(Exception):
@@ -229,6 +230,40 @@ class ContextClient:
             raise InvalidReply("a call was answered as something else is")
         return reply
 
+    async def answer(
+        self,
+        answer: AgentAnswer,
+        *,
+        timeout_seconds: float,
+        headers: Sequence[tuple[str, bytes]] = (),
+    ) -> Verdict | Rejection:
+        """Have an agent's answer judged and await the verdict; a bundle by reference in it is fetched.
+
+        An answer that was judged before gets the same verdict again. Raises ReplyTimeout, BundleNotFetched,
+        InvalidReply, ClientClosed, TopicMissing, or aiokafka's errors where it could not be published.
+        """
+        body = answer.model_dump_json(exclude_unset=True).encode()
+        try:
+            async with asyncio.timeout(timeout_seconds):
+                await self._read_answers("verdicts")
+                reply = _read_reply(
+                    await self.exchange_raw(
+                        body,
+                        key=answer.project_id.encode(),
+                        headers=headers,
+                        topic=topic_name("responses", prefix=self._prefix),
+                    )
+                )
+                if isinstance(reply, Verdict) and isinstance(reply.bundle, BundleRef):
+                    bundle = await self.fetch_bundle(reply.bundle, timeout_seconds=timeout_seconds)
+                    reply = reply.model_copy(update={"bundle": bundle})
+        except TimeoutError:
+            msg = f"no verdict on answer {answer.answer_id!r} within {timeout_seconds} s"
+            raise ReplyTimeout(msg) from None
+        if not isinstance(reply, Verdict | Rejection):
+            raise InvalidReply("an answer was answered as something else is")
+        return reply
+
     async def publish_event(self, event: StateEvent) -> Published:
         """Publish one event of a project's state; it is not answered.
 
@@ -341,7 +376,13 @@ class ContextClient:
         if self._http_url is not None:
             base = self._http_url.rstrip("/")
             url = f"{base}/projects/{reference.project_id}/bundles/{reference.digest}"
-        body = await asyncio.to_thread(_fetch, url, self._http_token, min(timeout_seconds, _FETCH_SECONDS))
+        body = await asyncio.to_thread(
+            _fetch,
+            url,
+            self._http_token,
+            min(timeout_seconds, _FETCH_SECONDS),
+            most_bytes=reference.size_bytes,
+        )
         return body, mask_url(url)
 
     async def _bundle_in_pieces(self, reference: BundleRef, timeout_seconds: float) -> bytes:
@@ -411,6 +452,7 @@ _KINDS: Final[Mapping[str, type[Reply]]] = {
     "bundle_ref": BundleRef,
     "sync_result": SyncResult,
     "tool_result": ToolResult,
+    "verdict": Verdict,
     "rejection": Rejection,
 }
 
@@ -437,7 +479,7 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
         """Follow none: the token is meant for the address that was asked, and no other."""
 
 
-def _fetch(url: str, token: str | None, timeout_seconds: float) -> bytes:
+def _fetch(url: str, token: str | None, timeout_seconds: float, *, most_bytes: int) -> bytes:
     if not url.startswith(("http://", "https://")):
         raise BundleNotFetched(f"{mask_url(url)!r} is no HTTP address")
     headers = {} if token is None else {"Authorization": f"Bearer {token}"}
@@ -446,7 +488,8 @@ def _fetch(url: str, token: str | None, timeout_seconds: float) -> bytes:
     request = urllib.request.Request(url, headers=headers)  # noqa: S310 - the scheme was checked above
     try:
         with opener.open(request, timeout=timeout_seconds) as response:
-            return response.read()
+            # One more than there should be: the digest then says that it is another body.
+            return response.read(most_bytes + 1)
     except urllib.error.HTTPError as error:
         error.close()
         raise BundleNotFetched(f"{mask_url(url)} answered {error.code}") from None

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Final, TypeVar, cast
@@ -25,7 +25,6 @@ from worker.errors import (
     InvalidEncoding,
     InvalidJson,
     InvalidRequest,
-    NotSupported,
     Rejected,
     TooLarge,
     UnknownLayer,
@@ -341,34 +340,10 @@ def _problem(detail: ErrorDetails) -> str:
 # --- What one request must not ask -------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class _Unsupported:
-    field: str
-    is_asked: Callable[[AssemblyRequest], bool]
-    reason: str
-
-
-def _includes(part: str) -> Callable[[AssemblyRequest], bool]:
-    """Whether the request itself names `part`: the default list may name parts that are simply absent."""
-
-    def is_asked(request: AssemblyRequest) -> bool:
-        return "include" in request.model_fields_set and part in request.include
-
-    return is_asked
-
-
-UNSUPPORTED: Final = (
-    _Unsupported("must_cite", lambda r: bool(r.must_cite), "citations are not checked"),
-    _Unsupported("required_tools", lambda r: bool(r.required_tools), "answers are not checked"),
-    _Unsupported("include: citations", _includes("citations"), "bundles carry no citations"),
-)
-"""What the contract has and this build has not. A field leaves this table when its part arrives."""
-
-
 def check_request(request: AssemblyRequest) -> None:
     """Whether a valid request can be served, as far as that can be told without settings.
 
-    Raises UnknownLayer, InvalidRequest (shares above the total) or NotSupported.
+    Raises UnknownLayer, or InvalidRequest (shares above the total).
     """
     budget = request.budget
     layers = budget.layers if budget is not None else {}
@@ -378,9 +353,6 @@ def check_request(request: AssemblyRequest) -> None:
             raise UnknownLayer(unknown[0], known=LAYERS)
     if budget is not None and budget.total is not None and sum(layers.values()) > budget.total:
         raise _invalid("budget.layers", "the layers ask for more than `budget.total`")
-    for unsupported in UNSUPPORTED:
-        if unsupported.is_asked(request):
-            raise NotSupported(unsupported.field, reason=unsupported.reason)
 
 
 # --- What can still be read --------------------------------------------------------------------------

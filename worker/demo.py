@@ -19,6 +19,7 @@ import worker
 from schemas.bundle import BundleRef, to_wire
 from worker.cli_graph import IndexProgressBar, print_report
 from worker.client import ContextClient
+from worker.demo_answers import play_answers
 from worker.demo_requests import HANG_MARK, PROJECT, demo_requests
 from worker.demo_stages import BEFORE, STAGES, STATE_LAYERS, events_of, request_of
 from worker.index_commands import index_tree
@@ -42,7 +43,7 @@ _STATUS_STYLE: Final = {
 
 
 async def run_demo(console: Console) -> int:
-    """Broker and worker up, a dozen requests and a run in four stages through, all shown, all stopped.
+    """Broker and worker up, a dozen requests, a run in four stages and two answers through, all shown.
 
     0 where all is well.
     """
@@ -71,9 +72,10 @@ async def run_demo(console: Console) -> int:
                 async with ContextClient([broker.bootstrap_servers]) as client:
                     answered = await _play(console, client, root)
                     answered += await _play_stages(console, client)
+                    answered += await play_answers(console, client)
             lines = list(read_usage_records(home / "usage.jsonl"))
         console.print(Panel(render_report(aggregate_usage(lines)), title="usage totals", title_align="left"))
-    console.print(f"everything stopped; {answered} requests answered in {perf_counter() - started:.1f} s")
+    console.print(f"everything stopped; {answered} replies in {perf_counter() - started:.1f} s")
     return 0
 
 

@@ -128,7 +128,7 @@ def demo_requests(root: Path) -> list[tuple[str, dict[str, Any] | bytes]]:
         {
             "worker/budget/allocation.py": ("plan_budget",),
             "worker/planning.py": ("plan_request",),
-            "worker/assembly.py": ("fuse",),
+            "worker/fusing.py": ("fuse",),
             "worker/sealing.py": ("layer_reports",),
             "worker/fusion/sections.py": ("compose", "admit_text"),
         },

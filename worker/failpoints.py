@@ -34,6 +34,14 @@ POINTS: Final = (
     "state.after_store",
     "tool.before_call",
     "tool.before_reply",
+    "answer.before_judge",
+    "answer.before_retry_store",
+    "answer.after_retry_store",
+    "answer.before_store",
+    "answer.after_store",
+    "answer.before_usage",
+    "answer.before_escalation",
+    "answer.before_done",
 )
 
 

@@ -1,48 +1,56 @@
 """The assembler as a library: the package's classic interface over the same pipeline, without a broker.
 
-    assembler = worker.wiring.build_library(project_id="shop")
-    assembly = assembler.assemble({}, "implement", "Add a retry", session_context=context)
-    prompt = assembly.effective_message
+    with worker.wiring.build_library(project_id="shop") as assembler:
+        assembly = assembler.assemble({}, "implement", "Add a retry", session_context=context, memory=memory)
+        prompt = assembly.effective_message
 
-Everything that a request may carry inline works here too; what comes out is what the worker would send.
+What a request may carry inline comes as keywords (`InlineContext`), what is stored is read where the
+settings say; what comes out is what the worker would send for the same request.
 """
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+import weakref
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Final, Protocol, Self, TypedDict, Unpack
 from uuid import uuid4
 
 import structlog
+from pydantic import TypeAdapter, ValidationError
 
-from schemas.codes import CONTENT_LAYERS, LAYERS, PARTS, PartName, TaskType
+from schemas.codes import PartName, Ranking, Relevance, TaskType
 from schemas.fragments import FragmentProvenance
 from schemas.request import AssemblyRequest
-from schemas.session import SessionContext
+from schemas.session import After, Artifact, Memory, Plan, SessionContext, WorkingSet
+from schemas.tools import ToolName
+from schemas.usage import UsageEvent
+from schemas.wire import ProjectId
 from worker.assembly import Assembled, Assembler
 from worker.budget.layers import ContextBudget, requested_budget
-from worker.budget.ledger import ContextUsage
 from worker.budget.models import ModelSpec
 from worker.budget.tokens import counter_for
-from worker.budget.trimming import trim_to_budget
-from worker.errors import BudgetTooSmall, Rejected
+from worker.budget.utf8 import well_formed
+from worker.context_assembly import ContextAssembly, assembly_of, raw_assembly, raw_usage
+from worker.decoding import check_request, validation_refusal
+from worker.errors import InvalidEncoding, Rejected
 from worker.failpoints import Failpoints
-from worker.fusion.collapsing import graph_context
+from worker.fusion.masking import mask_secrets
 from worker.fusion.protocols import ContextStrategy
-from worker.fusion.sections import SECTION_GAP
+from worker.loop_thread import CLOSE_SECONDS, LoopThread
+from worker.outcomes import rejection_usage
 from worker.planning import ContentPolicy
 from worker.ports import (
     Fragment,
     LayerBudget,
     LayerContribution,
+    OutcomeKey,
+    Preparation,
     Provider,
     Rendering,
     RequestFrame,
@@ -51,13 +59,16 @@ from worker.ports import (
 )
 from worker.providers.gather import Abandonment
 from worker.providers.proposals import PluginProposals
-from worker.providers.threads import SourceThreads
+from worker.providers.threads import MAX_THREADS, SourceThreads
 from worker.telemetry import Telemetry
 from worker.usage.log import write_usage_record
 
 log = structlog.get_logger()
 
-_MODEL = "library"
+_MODEL: Final = "library"
+_INCLUDED: Final = ("messages", "layers", "usage", "parts")
+_CITED: Final = ("must_cite", "required_tools")
+"""What makes sense only where the prompt says how to cite and answer."""
 
 
 class ContextInjector(Protocol):
@@ -72,27 +83,26 @@ class ContextInjector(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class ContextAssembly:
-    """One prompt's parts by layer, and the ledger of what they spent."""
+class InlineContext(TypedDict, total=False):
+    """What one call may bring along, by the fields of `AssemblyRequest`: models, or the same as JSON values.
 
-    parts: dict[PartName, str]
-    usage: ContextUsage
-    is_raw: bool = False
-    """Whether assembling failed, and these are the caller's own texts and what the injector gave."""
+    It wins over stored state of its kind.
+    """
 
-    @property
-    def effective_message(self) -> str:
-        """All parts but the system prompt, the user message last."""
-        return "".join(self.parts[layer] for layer in PARTS if layer != "system")
-
-    def collapsed_into(self, payload: Mapping[str, Any]) -> dict[str, Any]:
-        """A shallow copy of the payload with the layers in its `graph_context`; all else stays as it is.
-
-        So whoever prepends `graph_context` to a message shows the whole bundle, and whoever reads
-        `task_context` finds what was there.
-        """
-        return {**payload, "graph_context": graph_context(self.parts)}
+    plan_id: str
+    plan: Plan | dict[str, Any]
+    memory: Memory | dict[str, Any]
+    artifacts: Sequence[Artifact | dict[str, Any]]
+    """Where there are some, `artifact_store` is not asked."""
+    pack: str
+    working: WorkingSet | dict[str, Any]
+    must_cite: Sequence[str]
+    required_tools: Sequence[ToolName]
+    after: After | dict[str, Any]
+    ranking: Ranking
+    relevance: Relevance
+    deadline_ms: int
+    layer_timeouts_ms: Mapping[str, int]
 
 
 ProvidersFor = Callable[[object | None], Sequence[Provider]]
@@ -100,13 +110,20 @@ ProvidersFor = Callable[[object | None], Sequence[Provider]]
 
 
 class UnifiedContextAssembler:
-    """Composes all context sources under one token budget; one per pipeline run."""
+    """Composes all context sources under one token budget; one per pipeline run.
+
+    Safe from any thread. Its sources live on an event loop of its own, on a thread that the first call
+    starts: their connections stay from call to call. Close it, by `close` or as a context manager; one that
+    is merely dropped lets go of them when it is collected.
+    """
 
     def __init__(
         self,
         *,
         providers_for: ProvidersFor,
-        prepare: Callable[[], Awaitable[None]] | None = None,
+        preload: Callable[[], Awaitable[None]] | None = None,
+        preparation: Preparation | None = None,
+        on_close: Callable[[], Awaitable[None]] | None = None,
         policy: ContentPolicy,
         proposals: PluginProposals | None = None,
         injector: ContextInjector | None = None,
@@ -115,15 +132,20 @@ class UnifiedContextAssembler:
         encoding: str = "o200k_base",
         project_id: str = "local",
         usage_log: Path | None = None,
+        telemetry: Telemetry | None = None,
+        abandoned_cap: int = MAX_THREADS,
     ) -> None:
         """Assemble for `project_id` under `budget` (default: the 128k split).
 
         Tokens are counted by `token_counter`, else as `encoding` has them. `worker.wiring.build_library`
-        fills in providers and policy. `prepare` is awaited before each assembling, outside of its deadline.
-        With an injector, what it injects takes the place of the graph provider's contribution.
+        fills in providers and policy. `providers_for`, `preload` and `on_close` are called on the event loop:
+        `preload` before each assembling, outside of its deadline, `on_close` once. Of each layer's source,
+        `abandoned_cap` calls may be left behind. With an injector, what it injects takes the place of the
+        graph provider's contribution. Raises ValueError for a project id that is none.
         """
         self._providers_for = providers_for
-        self._prepare = prepare
+        self._preload = preload
+        self._preparation = preparation
         self._kept: tuple[object | None, list[Provider]] | None = None
         self._injector = injector
         self._budget = budget or requested_budget(total=128_000, layers={})
@@ -131,9 +153,26 @@ class UnifiedContextAssembler:
         self._policy = replace(policy, models={_MODEL: row}, default_model=_MODEL, counter=token_counter)
         self._proposals = proposals
         self._counter = token_counter or counter_for(encoding)
-        self._threads = SourceThreads()
-        self._project_id = project_id
+        self._threads = SourceThreads(max_threads=max(MAX_THREADS, abandoned_cap))
+        self._project_id = TypeAdapter[str](ProjectId).validate_python(project_id)
         self._usage_log = usage_log
+        self._telemetry = telemetry or Telemetry()
+        self._abandonment = Abandonment(cap=abandoned_cap)
+        self._loop = LoopThread(on_close or _close_nothing, name="context-library")
+        weakref.finalize(self, self._loop.stop).atexit = False
+
+    def close(self, *, timeout_seconds: float = CLOSE_SECONDS) -> None:
+        """Let calls under way end, then close the sources and end the thread. Idempotent.
+
+        What has not ended after `timeout_seconds` is left behind, which is logged.
+        """
+        self._loop.close(timeout_seconds=timeout_seconds)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def register_strategy(self, name: str, strategy: ContextStrategy) -> None:
         """Let later calls name this strategy. It runs in this process, so one that hangs is waited for.
@@ -157,45 +196,93 @@ class UnifiedContextAssembler:
         system_prompt: str = "",
         strategy: str | None = None,
         as_of: datetime | None = None,
+        is_citing: bool = False,
+        **inline: Unpack[InlineContext],
     ) -> ContextAssembly:
-        """The parts and their ledger. Writes one usage record; a failure there only warns.
+        """The parts and their ledger. Writes one usage record, of a refusal too; a failure there only warns.
 
-        The caller's payload stays untouched: an injector gets a shallow copy of it. Blocks; from within a
-        running event loop it works on a thread of its own.
+        With `is_citing`, or where something must be cited or called, what is shown gets ids and the prompt
+        says how to answer. The caller's payload stays untouched: an injector gets a shallow copy of it.
+        Blocks, within a running event loop as well.
 
-        Raises Rejected, as the worker would answer. Where assembling itself fails, whatever the cause, the
-        result is the caller's own texts and what the injector gives, within the same budget.
+        Raises Rejected, as the worker would answer; TypeError for a keyword that is none; RuntimeError where
+        this was closed, and in a process that forked after the first call. Where assembling itself fails,
+        whatever the cause, the result is the caller's own texts and what the injector gives, within the same
+        budget.
         """
-        providers = self._providers(artifact_store)
-        if self._injector is not None:
-            graph = InjectedGraphProvider(self._injector, payload, threads=self._threads)
-            providers = [provider for provider in providers if provider.layer != "graph"] + [graph]
-        request = AssemblyRequest.model_validate(
-            {
-                "request_id": uuid4().hex,
-                "project_id": self._project_id,
-                "thread_id": thread_id,
-                "volk": volk_alias,
-                "subject": subject,
-                "user_message": user_message,
-                "system_prompt": system_prompt,
-                "task_type": task_type,
-                "strategy": strategy,
-                "budget": {"total": self._budget.total, "layers": self._budget.as_layers()},
-                "include": ("messages", "layers", "usage", "parts"),
-                "payload": dict(payload),
-                "session": session_context,
-            }
-        )
+        unknown = sorted(inline.keys() - InlineContext.__annotations__.keys())
+        if unknown:
+            raise TypeError(f"assemble() knows no keyword {', '.join(unknown)}")
+        is_citing = is_citing or any(inline.get(name) for name in _CITED)
+        key = OutcomeKey(project_id=self._project_id, request_id=uuid4().hex, generation=0)
+        request = None
         try:
-            assembled = _run(self._assembled(providers, request, as_of or datetime.now(UTC)))
+            request = _read_request(
+                {
+                    "request_id": key.request_id,
+                    "project_id": key.project_id,
+                    "thread_id": thread_id,
+                    "volk": volk_alias,
+                    "subject": subject,
+                    "user_message": user_message,
+                    "system_prompt": system_prompt,
+                    "task_type": task_type,
+                    "strategy": strategy,
+                    "as_of": as_of,
+                    "budget": {"total": self._budget.total, "layers": self._budget.as_layers()},
+                    "include": (*_INCLUDED, "citations") if is_citing else _INCLUDED,
+                    "payload": dict(payload),
+                    "session": session_context,
+                    **inline,
+                }
+            )
+            return self._answer(request, payload, artifact_store)
+        except Rejected as error:
+            self._record(rejection_usage(error, key=key, timestamp=datetime.now(UTC), request=request))
+            raise
+
+    def _answer(
+        self,
+        request: AssemblyRequest,
+        payload: Mapping[str, Any],
+        artifact_store: object | None,
+    ) -> ContextAssembly:
+        call = self._loop.submit(self._assembled(request, payload, artifact_store))
+        try:
+            assembled = call.result()
         except Rejected:
             raise
         except Exception as error:  # noqa: BLE001 - the prompt is worth more than its context
             log.error("library.assembly_failed", error=type(error).__name__)  # noqa: TRY400 - may quote it
             return self._raw(request, payload)
-        self._record(assembled)
-        return _assembly(assembled)
+        finally:
+            call.cancel()  # of no effect on one that has ended: the wait was interrupted
+        self._record(assembled.usage)
+        return assembly_of(assembled)
+
+    async def _assembled(
+        self,
+        request: AssemblyRequest,
+        payload: Mapping[str, Any],
+        artifact_store: object | None,
+    ) -> Assembled:
+        if self._preload is not None:
+            await self._preload()
+        providers = self._providers(artifact_store)
+        if self._injector is not None:
+            graph = InjectedGraphProvider(self._injector, payload, threads=self._threads)
+            providers = [provider for provider in providers if provider.layer != "graph"] + [graph]
+        assembler = Assembler(
+            providers=providers,
+            preparation=self._preparation,
+            policy=self._policy,
+            telemetry=self._telemetry,
+            abandonment=self._abandonment,
+            now=lambda: datetime.now(UTC),
+            failpoints=Failpoints(),
+            proposals=self._proposals,
+        )
+        return await assembler.assemble(request, as_of=request.as_of or datetime.now(UTC))
 
     def _providers(self, artifact_store: object | None) -> list[Provider]:
         """Kept from call to call, and with them what they keep, until another store is named."""
@@ -203,16 +290,9 @@ class UnifiedContextAssembler:
             self._kept = (artifact_store, list(self._providers_for(artifact_store)))
         return self._kept[1]
 
-    async def _assembled(
-        self, providers: Sequence[Provider], request: AssemblyRequest, as_of: datetime
-    ) -> Assembled:
-        if self._prepare is not None:
-            await self._prepare()
-        return await self._assembler(providers).assemble(request, as_of=as_of)
-
-    def _record(self, assembled: Assembled) -> None:
+    def _record(self, usage: UsageEvent) -> None:
         try:
-            write_usage_record(assembled.usage, path=self._usage_log, env=os.environ)
+            write_usage_record(usage, path=self._usage_log, env=os.environ)
         except Exception as error:  # noqa: BLE001 - telemetry never costs an assembly
             log.warning("usage.not_written", error=str(error))
 
@@ -222,13 +302,19 @@ class UnifiedContextAssembler:
             "graph": self._injected(payload, request.subject),
             "task": _task_text(request.payload.task_context),
         }
-        return raw_assembly(
+        texts = {layer: well_formed(text) for layer, text in texts.items()}
+        if request.project_id not in self._policy.unmasked_projects:
+            texts = {layer: mask_secrets(text)[0] for layer, text in texts.items()}
+        assembly = raw_assembly(
             texts,
             system=request.system_prompt,
             user=request.user_message,
             budget=self._budget,
             counter=self._counter,
         )
+        now = datetime.now(UTC)
+        self._record(raw_usage(assembly, request, budget=self._budget, model=_MODEL, timestamp=now))
+        return assembly
 
     def _injected(self, payload: Mapping[str, Any], subject: str) -> str:
         if self._injector is None:
@@ -240,18 +326,6 @@ class UnifiedContextAssembler:
         except Exception as error:  # noqa: BLE001 - it may be what made assembling fail
             log.warning("library.injection_failed", error=type(error).__name__)
             return ""
-
-    def _assembler(self, providers: Sequence[Provider]) -> Assembler:
-        telemetry = Telemetry()
-        return Assembler(
-            providers=providers,
-            policy=self._policy,
-            telemetry=telemetry,
-            abandonment=Abandonment(cap=1),
-            now=lambda: datetime.now(UTC),
-            failpoints=Failpoints(),
-            proposals=self._proposals,
-        )
 
 
 class InjectedGraphProvider:
@@ -290,70 +364,35 @@ class InjectedGraphProvider:
         )
 
 
-def raw_assembly(
-    texts: Mapping[PartName, str],
-    *,
-    system: str,
-    user: str,
-    budget: ContextBudget,
-    counter: TokenCounter,
-) -> ContextAssembly:
-    """An assembly of plain texts: each in its layer's reservation and in what `system` and `user` leave.
-
-    Those two are never cut. The ledger's budget is what each part spends, within the same total. Raises
-    BudgetTooSmall where the two and `output` exceed it.
-    """
-    parts: dict[PartName, str] = {**dict.fromkeys(PARTS, ""), "system": system, "user": user}
-    spent: dict[PartName, int] = {"system": counter.count(system), "user": counter.count(user)}
-    left = budget.total - budget.output - sum(spent.values())
-    if left < 0:
-        raise BudgetTooSmall(layer="user", overage_tokens=-left, total_tokens=budget.total)
-    for layer in CONTENT_LAYERS:
-        room = min(left, budget.layer_budget(layer))
-        kept = trim_to_budget(texts.get(layer, "").rstrip(), room - counter.count(SECTION_GAP), counter)
-        # Counted with the gap: a seam may cost a token more than its two sides.
-        if kept and counter.fits(kept + SECTION_GAP, room):
-            parts[layer] = kept + SECTION_GAP
-            spent[layer] = counter.count(parts[layer])
-            left -= spent[layer]
-    usage = ContextUsage(ContextBudget(total=budget.total, output=budget.output, **spent))
-    for layer, tokens in spent.items():
-        usage.spend(layer, tokens)
-    return ContextAssembly(parts=parts, usage=usage, is_raw=True)
+def _read_request(fields: Mapping[str, Any]) -> AssemblyRequest:
+    """Raises InvalidRequest, UnknownLayer, and InvalidEncoding where a text can be no part of a prompt."""
+    try:
+        request = AssemblyRequest.model_validate(fields)
+    except ValidationError as error:
+        raise validation_refusal(error) from None
+    check_request(request)
+    for text in (request.system_prompt, request.user_message):
+        if well_formed(text) != text:
+            raise InvalidEncoding("a string holds a lone surrogate")
+        if "\0" in text:
+            raise InvalidEncoding("a string holds NUL")
+    return request
 
 
 def _task_text(task_context: object) -> str:
-    """The task context as it is, or as JSON where it is no text."""
+    """The task context as it is, or as JSON where it is no text; what is neither is left out."""
     if isinstance(task_context, str):
         return task_context
-    return "" if task_context is None else json.dumps(task_context, ensure_ascii=False)
+    try:
+        return "" if task_context is None else json.dumps(task_context, ensure_ascii=False)
+    except (TypeError, ValueError, RecursionError) as error:
+        log.warning("library.task_left_out", error=type(error).__name__)
+        return ""
 
 
 def _context_in(payload: Mapping[str, Any]) -> str:
     return str(payload.get("graph_context") or "").strip()
 
 
-def _run(work: Coroutine[Any, Any, Assembled]) -> Assembled:
-    def run() -> Assembled:
-        return asyncio.run(work)
-
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return run()
-    with ThreadPoolExecutor(max_workers=1) as pool:
-        return pool.submit(run).result()
-
-
-def _assembly(assembled: Assembled) -> ContextAssembly:
-    totals = assembled.usage.usage
-    parts = assembled.bundle.parts
-    if totals is None or parts is None:  # asked for both, so both are there
-        raise AssertionError
-    layers = {layer: totals.layers[layer] for layer in LAYERS}
-    usage = ContextUsage(
-        ContextBudget(total=totals.total, **{layer: spend.budget for layer, spend in layers.items()})
-    )
-    for layer, spend in layers.items():
-        usage.spend(layer, spend.spent)
-    return ContextAssembly(parts=parts, usage=usage)
+async def _close_nothing() -> None:
+    """Where no sources were opened, none are left to close."""

@@ -10,6 +10,7 @@ from typing import Literal
 from urllib.parse import urlsplit, urlunsplit
 
 import structlog
+from opentelemetry import trace
 
 
 def mask_url(url: str) -> str:
@@ -64,6 +65,15 @@ class Sparingly(logging.Filter):
         return True
 
 
+def with_trace(_logger: object, _method: str, event: structlog.types.EventDict) -> structlog.types.EventDict:
+    """The line with the ids of the current span, where there is one: the worker's own, else the caller's."""
+    span = trace.get_current_span().get_span_context()
+    if span.is_valid:
+        event["trace_id"] = trace.format_trace_id(span.trace_id)
+        event["span_id"] = trace.format_span_id(span.span_id)
+    return event
+
+
 def configure_logs(*, level: str, log_format: Literal["console", "json"]) -> None:
     """Write lines of at least `level` to standard error, so that standard output stays data.
 
@@ -77,6 +87,7 @@ def configure_logs(*, level: str, log_format: Literal["console", "json"]) -> Non
     )
     shared: list[structlog.types.Processor] = [
         structlog.contextvars.merge_contextvars,
+        with_trace,
         structlog.processors.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
         structlog.processors.format_exc_info,

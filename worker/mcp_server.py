@@ -36,6 +36,10 @@ _THREAD: Final = {
     "type": "string",
     "description": "The thread whose artifacts are read beside the project's.",
 }
+_REQUEST: Final = {
+    "type": "string",
+    "description": "The request whose prompt shows the short ids, and which the call is noted for.",
+}
 _INSTRUCTIONS: Final = (
     "Reads the code graph, requirements, tests and artifacts of a project. Entities are named by id"
     " (`path::name`), path or unambiguous name; an unknown one is answered with ids that are near."
@@ -146,7 +150,7 @@ def _own_properties(bounds: Bounds) -> dict[str, Mapping[str, Any]]:
         own["project_id"] = _PROJECT
     if bounds.thread_id is None:
         own["thread_id"] = _THREAD
-    return {**own, "budget_tokens": _BUDGET}
+    return {**own, "request_id": _REQUEST, "budget_tokens": _BUDGET}
 
 
 def _with_own(

@@ -70,7 +70,26 @@ def rejection_outcome(
     is kept as the receipt, so that every dead letter written for this outcome says the same.
     """
     reply = rejection_reply(error, request_id=key.request_id, project_id=key.project_id)
-    usage = UsageEvent(
+    usage = rejection_usage(error, key=key, timestamp=timestamp, request=request, notes=notes)
+    return OutcomeRecord(
+        request_digest=request_digest,
+        as_of=as_of,
+        reply=to_wire(reply),
+        usage=to_wire(usage),
+        receipt=None if traceback is None else canonical_json({"traceback": _last_of(traceback)}),
+    )
+
+
+def rejection_usage(
+    error: Rejected,
+    *,
+    key: OutcomeKey,
+    timestamp: datetime,
+    request: AssemblyRequest | None = None,
+    notes: DecodeNotes | None = None,
+) -> UsageEvent:
+    """The usage event of a request that is refused, without tokens and timings."""
+    return UsageEvent(
         event_id=usage_event_id(key.project_id, key.request_id, key.generation),
         timestamp=timestamp,
         project_id=key.project_id,
@@ -92,13 +111,6 @@ def rejection_outcome(
         counts=UsageCounts(unknown_fields=notes.unknown_fields, naive_times=notes.naive_times)
         if notes
         else None,
-    )
-    return OutcomeRecord(
-        request_digest=request_digest,
-        as_of=as_of,
-        reply=to_wire(reply),
-        usage=to_wire(usage),
-        receipt=None if traceback is None else canonical_json({"traceback": _last_of(traceback)}),
     )
 
 
@@ -233,9 +245,12 @@ def read_refusal(outcome: OutcomeRecord) -> Refusal:
 
 
 def thread_of(outcome: OutcomeRecord) -> str | None:
-    """The thread that the outcome's request belongs to, as far as the request could be read."""
-    event = cast("dict[str, object]", from_json(outcome.usage or b"{}"))
-    thread_id = event.get("thread_id")
+    """The thread that the outcome's request belongs to, as far as the request could be read.
+
+    What has no usage event may say it in its receipt, as an answer that was judged does.
+    """
+    said = cast("dict[str, object]", from_json(outcome.usage or outcome.receipt or b"{}"))
+    thread_id = said.get("thread_id")
     return thread_id if isinstance(thread_id, str) else None
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Final
 
@@ -14,9 +14,10 @@ from worker.budget.allocation import Overhead, plan_budget
 from worker.budget.layers import ContextBudget, requested_budget
 from worker.budget.models import ModelSpec, Window, resolve_window
 from worker.budget.tokens import TokenCounter, counter_for
+from worker.citations.manifest import template_of
 from worker.errors import BudgetTooSmall
 from worker.fusion.pipeline import FusionPipeline, default_components
-from worker.fusion.sections import Fence, fence_for
+from worker.fusion.sections import SECTION_GAP, Fence, fence_for
 from worker.fusion.strategies.registry import BUILT_IN, StrategyRegistry
 from worker.ports import RequestFrame, Scope, Subject
 
@@ -60,6 +61,13 @@ class Plan:
     effective: ContextBudget
     overhead: Overhead
     preamble: str
+    template: str
+    """How to cite and answer, with the gap that ends it; empty where nobody asked, or there is no room."""
+    is_cramped: bool
+    """Whether preamble or template had to give way to what is never trimmed."""
+    system_tokens: int
+    """What a text takes that is never trimmed, or all that is reserved for it where it surely fits."""
+    user_tokens: int
     fusion: FusionPipeline
     plugins: tuple[str, ...]
     """The strategies of the request that run in processes of their own."""
@@ -76,12 +84,25 @@ class Plan:
         """What the content layers may spend together; what is reserved for nobody is not theirs."""
         return sum([self.effective.layer_budget(layer) for layer in CONTENT_LAYERS])
 
+    def without_template(self) -> Plan:
+        """The same window without a word on how to answer, and what that took given to the layers."""
+        if not self.template:
+            return self
+        overhead = replace(self.overhead, template=0)
+        effective = plan_budget(
+            self.requested,
+            overhead=overhead,
+            system_tokens=self.system_tokens,
+            user_tokens=self.user_tokens,
+        )
+        return replace(self, template="", is_cramped=True, overhead=overhead, effective=effective)
+
 
 def plan_request(frame: RequestFrame, scope: Scope, policy: ContentPolicy) -> Plan:
     """The window, the counter, and the effective budget before pins: overhead paid, system and user seated.
 
-    A window too small for the preamble does without it. Raises UnknownModel, UnknownStrategy, UnknownLayer,
-    InvalidRequest, BudgetTooSmall.
+    A window too small for the template does without it, and one too small for the preamble without both.
+    Raises UnknownModel, UnknownStrategy, UnknownLayer, InvalidRequest, BudgetTooSmall.
     """
     request = frame.request
     strategies = policy.strategies.check(
@@ -90,7 +111,7 @@ def plan_request(frame: RequestFrame, scope: Scope, policy: ContentPolicy) -> Pl
     window = resolve_window(request, models=policy.models, default_model=policy.default_model)
     counter = policy.counter or counter_for(window.encoding, safety_factor=window.safety_factor)
     asked = request.budget or _NOTHING_ASKED
-    requested = requested_budget(total=window.total_tokens, layers=asked.layers)
+    requested = requested_budget(total=window.total_tokens, layers=asked.layers, split=window.split)
     fusion = _fusion(fence_for(scope), counter, policy.default_strategy, policy.strategies)
     plugins = tuple([name for name in strategies if name in policy.strategies.plugins])
     client, framing = asked.client_overhead_tokens, window.framing_tokens
@@ -101,13 +122,19 @@ def plan_request(frame: RequestFrame, scope: Scope, policy: ContentPolicy) -> Pl
         budget_used=min(1.0, spoken_for / window.total_tokens),
         max_tokens=window.total_tokens // _PREAMBLE_PART,
     )
+    template = _template(frame, preamble, counter, window.total_tokens // _PREAMBLE_PART)
     quick = (
         _quick_size(request.system_prompt, requested.system, counter),
         _quick_size(request.user_message, requested.user, counter),
     )
 
-    def seat(text: str, system_tokens: int, user_tokens: int) -> Plan:
-        overhead = Overhead(client=client, framing=framing, preamble=_preamble_tokens(counter, text))
+    def seat(text: str, answering: str, system_tokens: int, user_tokens: int) -> Plan:
+        overhead = Overhead(
+            client=client,
+            framing=framing,
+            preamble=_preamble_tokens(counter, text),
+            template=_preamble_tokens(counter, answering),
+        )
         return Plan(
             project_id=request.project_id,
             policy=policy,
@@ -119,17 +146,32 @@ def plan_request(frame: RequestFrame, scope: Scope, policy: ContentPolicy) -> Pl
             ),
             overhead=overhead,
             preamble=text,
+            template=answering,
+            is_cramped=(text, answering) != (preamble, template),
+            system_tokens=system_tokens,
+            user_tokens=user_tokens,
             fusion=fusion,
             plugins=plugins,
             is_competing=len(strategies) > 1 or any(map(policy.strategies.is_competing, strategies)),
         )
 
     with suppress(BudgetTooSmall):
-        return seat(preamble, *quick)
+        return seat(preamble, template, *quick)
     sizes = (counter.count(request.system_prompt), counter.count(request.user_message))
     with suppress(BudgetTooSmall):
-        return seat(preamble, *sizes)
-    return seat("", *sizes)
+        return seat(preamble, template, *sizes)
+    with suppress(BudgetTooSmall):
+        return seat(preamble, "", *sizes)
+    return seat("", "", *sizes)
+
+
+def _template(frame: RequestFrame, preamble: str, counter: TokenCounter, max_tokens: int) -> str:
+    """For subjects whose work is on what the context shows, behind a preamble, where both have room."""
+    if "citations" not in frame.request.include or not frame.subject.inject or not preamble:
+        return ""
+    text = template_of(frame.request.required_tools) + SECTION_GAP
+    tokens = _preamble_tokens(counter, preamble) + _preamble_tokens(counter, text)
+    return text if tokens <= max_tokens else ""
 
 
 @lru_cache(maxsize=4_096)

@@ -136,6 +136,11 @@ class Fragment:
         return f"{self.layer}:{self.position}:{self.node}"
 
 
+def source_of(node: str) -> str:
+    """Where what this URI speaks of comes from: its scheme, such as `graph` or `session`."""
+    return node.partition("://")[0]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerContribution:
     """What one source gives for one layer.
@@ -183,6 +188,18 @@ class Subject:
     task_type: TaskType
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Widening:
+    """How much further the graph is to be asked than a request by itself asks it."""
+
+    hops: int
+    """Beyond those of the task's template; what traces to what and what tests it is followed, too."""
+    roots: tuple[str, ...]
+    """Ids of what is to come first."""
+    message: str
+    """What is asked about: the caller's message, without what a retry says to the agent behind it."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, weakref_slot=True)
 class RequestFrame:
     """The request as analysed: a pure function of the request, its effective `as_of` and the tables."""
@@ -191,6 +208,10 @@ class RequestFrame:
     subject: Subject
     task_type: TaskType
     as_of: datetime
+    parent_request_id: str | None = None
+    """Of a retry: the request whose bundle was answered before."""
+    widening: Widening | None = None
+    """Of a retry that lacked context."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -258,8 +279,8 @@ class OutcomeRecord:
     """The receipt's record, of a bundle; of an internal error its traceback."""
     capture: bytes | None = None
     """The inputs that make the bundle again, or one line that says why they were not kept."""
-    attempts: bytes | None = None
-    """Answers judged so far against this bundle; grows by compare-and-set."""
+    lineage: bytes | None = None
+    """Of a retry: the requests that it follows, as `worker.citations.retries.Lineage` writes them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -329,12 +350,20 @@ class CrashLedger(Protocol):
         """Count one more start of `group` from this committed position, and return the count."""
         ...
 
+    async def withdraw_start(self, group: str, position: RecordRef) -> None:
+        """Count one start less, where one is counted: it was survived."""
+        ...
+
     async def clear_starts(self, group: str, *, scope: str, topic: str, partition: int) -> None:
         """An orderly revoke or stop: forget the partition's starts."""
         ...
 
     async def begin_attempt(self, record: RecordRef) -> int:
         """Write down, before the work, that the record is tried; return how often it was tried before."""
+        ...
+
+    async def withdraw_attempt(self, record: RecordRef) -> None:
+        """Count one attempt less, where one is counted: it was survived, though not ended."""
         ...
 
     async def end_attempt(self, record: RecordRef) -> None:

@@ -23,8 +23,8 @@ class Purged:
     """Of the project's state."""
     packs: int
     outcomes: int
-    """Bundles, rejections and sync results, with their usage events and receipts, and what expiry left of
-    them."""
+    """Bundles, rejections, sync results and judged answers, with their usage events and receipts, and what
+    expiry left of them."""
     usage_lines: int
 
     @property

@@ -9,8 +9,10 @@ from functools import lru_cache
 from typing import Final, cast
 
 from schemas.bundle import BundleUsage, ContextBundle, LayerReport, context_hash
+from schemas.citations import Citations
 from schemas.codes import CONTENT_LAYERS, PARTS, LayerName, LayerReason, LayerStatus, PartName
 from schemas.receipt import Receipt, ReceiptRecord
+from schemas.trusted import trusted
 from schemas.usage import (
     CacheCounts,
     LayerOutcome,
@@ -22,6 +24,7 @@ from schemas.usage import (
 )
 from schemas.wire import DecodeNotes
 from worker.budget.layers import ContextBudget
+from worker.citations.manifest import build_manifest
 from worker.fusion.collapsing import graph_context
 from worker.fusion.finish import Sealed
 from worker.fusion.masking import Admitted
@@ -50,6 +53,8 @@ class Finished:
     """Effective, sealed, its total less the overhead that was really spent."""
     overhead: OverheadTokens
     usage: UsageTotals
+    is_cramped: bool
+    """Whether preamble, template or ids had to give way, which beside another message they might not."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,8 +121,10 @@ def _bundle(
     request, sealed, usage = frame.request, finished.sealed, finished.usage
     include = set(request.include)
     is_degraded = any(report.status in DEGRADED for report in layers.values())
-    return ContextBundle(
+    return trusted(
+        ContextBundle,
         request_id=request.request_id,
+        parent_request_id=frame.parent_request_id,
         project_id=request.project_id,
         thread_id=request.thread_id,
         volk=request.volk,
@@ -126,7 +133,8 @@ def _bundle(
         status="degraded" if is_degraded else "complete",
         messages=sealed.messages if "messages" in include else None,
         layers=layers if "layers" in include else None,
-        usage=BundleUsage(
+        usage=trusted(
+            BundleUsage,
             total=usage.total,
             spent=usage.spent,
             remaining=usage.remaining,
@@ -137,7 +145,9 @@ def _bundle(
         if "usage" in include
         else None,
         parts=dict(sealed.parts) if "parts" in include else None,
-        graph_context=graph_context(sealed.parts) if "graph_context" in include else None,
+        graph_context=graph_context(sealed.parts, preamble=sealed.preamble, template=sealed.template)
+        if "graph_context" in include
+        else None,
         payload=build_payload(
             frame,
             sealed,
@@ -149,13 +159,26 @@ def _bundle(
         )
         if include & _PAYLOAD_PARTS
         else None,
-        receipt=Receipt(
+        citations=_citations(frame, finished) if "citations" in include else None,
+        receipt=trusted(
+            Receipt,
             receipt_id=recorded.receipt_id,
             counts=recorded.counts,
             record=ReceiptRecord.model_validate_json(recorded.record) if "receipt" in include else None,
         ),
         context_hash=digest,
         assembled_at=frame.as_of,
+    )
+
+
+def _citations(frame: RequestFrame, finished: Finished) -> Citations:
+    sealed = finished.sealed
+    packed = [sealed.packed[layer] for layer in PARTS if layer in sealed.packed]
+    return build_manifest(
+        [placed.fragment for section in packed for placed in section.placed],
+        finished.candidates.labels,
+        must_cite=frame.request.must_cite,
+        template=sealed.template.rstrip(),
     )
 
 
@@ -174,11 +197,13 @@ def usage_event(
     contributions, masked = sealed.admitted.contributions, sealed.admitted.masked
     graph = contributions.get("graph")
     asked = graph.measures if graph is not None else None
-    return UsageEvent(
+    return trusted(
+        UsageEvent,
         event_id=usage_event_id(request.project_id, request.request_id, generation),
         timestamp=timestamp,
         project_id=request.project_id,
         request_id=request.request_id,
+        parent_request_id=frame.parent_request_id,
         generation=generation,
         volk_alias=request.volk,
         subject=request.subject,
@@ -197,10 +222,13 @@ def usage_event(
         if asked
         else None,
         tiers=dict(asked.tiers) if asked and asked.tiers else None,
-        reusable_prefix_tokens=reusable_prefix_tokens(
+        reusable_prefix_tokens=finished.sealed.spent["system"]
+        if finished.is_cramped
+        else reusable_prefix_tokens(
             finished.sealed, contributions, planned=plan.effective, counter=plan.counter
         ),
         masked_secrets=sum(masked.values()) if sealed.admitted.is_masking else None,
+        tokens_by_source=sealed.recorded.tokens_by_source,
     )
 
 
@@ -255,7 +283,8 @@ def _counts(
 ) -> UsageCounts:
     considered = sum([len(c.fragments) + c.capped for c in contributions.values()])
     kept = sum([len(packed.placed) for packed in finished.sealed.packed.values()])
-    return UsageCounts(
+    return trusted(
+        UsageCounts,
         unknown_fields=notes.unknown_fields,
         naive_times=notes.naive_times,
         escaped_delimiters=finished.candidates.escaped_delimiters,

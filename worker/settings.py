@@ -9,15 +9,27 @@ import re
 from decimal import Decimal
 from pathlib import Path
 from typing import Annotated, Final, Literal, Self
+from urllib.parse import quote
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_serializer, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from schemas.codes import TaskType
+from schemas.codes import LayerName, TaskType
+
+_Secret = Annotated[SecretStr, Field(min_length=1)]
+"""Never shown. Beside each stands a `…_file`, for those who do not want it in the environment."""
 
 
 class _Group(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+
+    @model_validator(mode="after")
+    def _each_secret_comes_from_one_place(self) -> Self:
+        for name in type(self).model_fields:
+            if getattr(self, name) is not None and getattr(self, f"{name}_file", None) is not None:
+                msg = f"{name} and {name}_file exclude each other"
+                raise ValueError(msg)
+        return self
 
     def refuse_idle(self, group: str, *fields: str, unless: str) -> None:
         """Raise ValueError where one of the fields was set although it has no effect."""
@@ -44,6 +56,18 @@ class ModelRow(_Group):
         le=4,
         description="Counts are multiplied by this; for tokenizers not public.",
     )
+    layers: dict[LayerName, Annotated[int, Field(ge=0)]] = Field(
+        default={},
+        description="Tokens that layers of this model reserve of the whole window, as JSON: the others share "
+        'the rest, and a request has the last word. {"output": 32000} for a model that answers at length.',
+    )
+
+    @model_validator(mode="after")
+    def _layers_fit(self) -> Self:
+        if sum(self.layers.values()) > self.window:
+            msg = f"layers reserve {sum(self.layers.values())} tokens of a window of {self.window}"
+            raise ValueError(msg)
+        return self
 
 
 class SubjectRow(_Group):
@@ -104,16 +128,27 @@ class Kafka(_Group):
         default="SCRAM-SHA-512", description="Used with a SASL protocol."
     )
     sasl_username: str | None = Field(default=None, description="Used with a SASL protocol.")
-    sasl_password: SecretStr | None = Field(default=None, description="Used with a SASL protocol.")
+    sasl_password: _Secret | None = Field(default=None, description="Used with a SASL protocol.")
     sasl_password_file: Path | None = Field(
         default=None, description="Read at start instead of the password."
     )
     ssl_ca_file: Path | None = Field(default=None, description="CA certificates; the system's where absent.")
+    ssl_certificate_file: Path | None = Field(
+        default=None, description="Of this client, for brokers that ask for one; PEM, with its chain."
+    )
+    ssl_key_file: Path | None = Field(
+        default=None, description="Its private key, unencrypted; where absent it stands in the same file."
+    )
     replication_factor: int = Field(
         default=1, ge=1, description="Of topics that this worker creates: 3 on a cluster of three or more."
     )
     fetch_max_wait_ms: int = Field(default=100, gt=0, description="How long a fetch may wait for records.")
     max_in_flight: int = Field(default=64, gt=0, description="Records in work at once, all partitions.")
+    max_in_flight_per_project: int = Field(
+        default=16,
+        gt=0,
+        description="Requests, and tool calls, of one project in work at once: a flood of it leaves room.",
+    )
     span_cap: int = Field(
         default=1_000,
         gt=0,
@@ -141,12 +176,15 @@ class Kafka(_Group):
             raise ValueError(msg)
         if not self.security_protocol.startswith("SASL"):
             self.refuse_idle("kafka", "sasl_mechanism", unless="a SASL security_protocol")
-        if self.ssl_ca_file is not None and "SSL" not in self.security_protocol:
-            msg = (
-                f"kafka.ssl_ca_file has no effect with security_protocol {self.security_protocol}; remove it"
-            )
-            raise ValueError(msg)
+        if not self.security_protocol.endswith("SSL"):
+            names = ("ssl_ca_file", "ssl_certificate_file", "ssl_key_file")
+            self.refuse_idle("kafka", *names, unless="security_protocol SSL or SASL_SSL")
+        if self.ssl_certificate_file is None:
+            self.refuse_idle("kafka", "ssl_key_file", unless="kafka.ssl_certificate_file")
         return self
+
+
+_REDIS_URL: Final = re.compile(r"(?:rediss?|unix)://(?:[^/@:\s?]+@)?[^@\s?]*(?:\?(?!.*password=)[^\s@]*)?")
 
 
 class Outcomes(_Group):
@@ -156,9 +194,15 @@ class Outcomes(_Group):
         default="sqlite", description="sqlite is one file on this host."
     )
     sqlite_path: Path = Field(default=Path("var/outcomes.db"), description="Used with store sqlite.")
-    redis_url: str | None = Field(default=None, description="redis:// or rediss://; used with store redis.")
-    redis_password: SecretStr | None = Field(default=None, description="Used with store redis.")
+    redis_url: str | None = Field(
+        default=None,
+        description="redis://[user@]host:port/db, rediss:// for TLS, or unix://; used with store redis.",
+    )
+    redis_password: _Secret | None = Field(default=None, description="Used with store redis.")
     redis_password_file: Path | None = Field(default=None, description="Read at start instead.")
+    redis_ca_file: Path | None = Field(
+        default=None, description="CA certificates for rediss://; the system's where absent."
+    )
     key_prefix: str = Field(default="context", min_length=1, description="In front of each Redis key.")
     timeout_seconds: float = Field(
         default=1.0,
@@ -181,10 +225,15 @@ class Outcomes(_Group):
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         has_redis = any(
-            v is not None for v in (self.redis_url, self.redis_password, self.redis_password_file)
+            v is not None
+            for v in (self.redis_url, self.redis_password, self.redis_password_file, self.redis_ca_file)
         )
         if self.store == "redis" and self.redis_url is None:
             msg = "outcomes.store redis needs outcomes.redis_url"
+            raise ValueError(msg)
+        if self.redis_url is not None and not _REDIS_URL.fullmatch(self.redis_url):
+            # Else it could show a password wherever the address is shown.
+            msg = "outcomes.redis_url must be redis://, rediss:// or unix:// and a host, the password apart"
             raise ValueError(msg)
         if self.store == "sqlite" and has_redis:
             msg = "outcomes.redis_* has no effect with outcomes.store sqlite; set outcomes.store=redis"
@@ -193,12 +242,20 @@ class Outcomes(_Group):
             self.refuse_idle("outcomes", "sqlite_path", unless="outcomes.store=sqlite")
         else:
             self.refuse_idle("outcomes", "key_prefix", unless="outcomes.store=redis")
-        if self.redis_password is not None and self.redis_password_file is not None:
-            raise ValueError("outcomes.redis_password and redis_password_file exclude each other")
+        if not (self.redis_url or "").startswith("rediss:"):
+            self.refuse_idle("outcomes", "redis_ca_file", unless="outcomes.redis_url rediss://")
         if self.forget_seconds < self.keep_seconds:
             msg = "outcomes.forget_seconds must not be below keep_seconds"
             raise ValueError(msg)
         return self
+
+    @property
+    def redis_address(self) -> str | None:
+        """The URL with what TLS needs, as the driver reads it."""
+        if self.redis_url is None or self.redis_ca_file is None:
+            return self.redis_url
+        between = "&" if "?" in self.redis_url else "?"
+        return f"{self.redis_url}{between}ssl_ca_certs={quote(str(self.redis_ca_file))}"
 
 
 class Limits(_Group):
@@ -224,9 +281,11 @@ class Http(_Group):
     host: str = Field(default="127.0.0.1", description="Anything but loopback needs a token.")
     port: int = Field(default=8_080, ge=0, le=65_535, description="0 takes a free one.")
     public_url: str | None = Field(
-        default=None, description="What BundleRef URLs start with; http://host:port where absent."
+        default=None,
+        pattern=r"^https?://[^@\s]+$",
+        description="What BundleRef URLs start with; http://host:port where absent.",
     )
-    token: SecretStr | None = Field(default=None, description="Bearer token for /projects/...")
+    token: _Secret | None = Field(default=None, description="Bearer token for /projects/...")
     token_file: Path | None = Field(default=None, description="Read at start instead.")
 
     @model_validator(mode="after")
@@ -239,6 +298,22 @@ class Http(_Group):
             msg = f"http.host {self.host} is not loopback: set http.token or http.token_file"
             raise ValueError(msg)
         return self
+
+
+class Answers(_Group):
+    """What agents answer, and how often they may try."""
+
+    max_attempts: int = Field(
+        default=3,
+        ge=1,
+        le=10,
+        description="Answers that one request may have; the last one that does not comply is escalated.",
+    )
+    max_bytes: int = Field(
+        default=2_000_000,
+        gt=0,
+        description="A larger record is `too_large`; it is refused before it is looked at.",
+    )
 
 
 class Tools(_Group):
@@ -264,7 +339,7 @@ class Mcp(_Group):
 
     host: str = Field(default="127.0.0.1", description="Anything but loopback needs a token.")
     port: int = Field(default=8_090, ge=0, le=65_535, description="0 takes a free one.")
-    token: SecretStr | None = Field(default=None, description="Bearer token that every request must bear.")
+    token: _Secret | None = Field(default=None, description="Bearer token that every request must bear.")
     token_file: Path | None = Field(default=None, description="Read at start instead.")
 
     @model_validator(mode="after")
@@ -334,7 +409,7 @@ class Content(_Group):
         return self
 
 
-_NEO4J_URL: Final = re.compile(r"(?:bolt|neo4j)(?:\+ssc?)?://[^/@\s]+/?")
+_NEO4J_URL: Final = re.compile(r"(?:bolt|neo4j)(?:\+s(?:sc)?)?://[^/@\s]+/?")
 
 
 class Graph(_Group):
@@ -346,8 +421,11 @@ class Graph(_Group):
     sqlite_path: Path = Field(default=Path("var/graph.db"), description="Used with store sqlite.")
     neo4j_url: str | None = Field(default=None, description="bolt:// or neo4j://; used with store neo4j.")
     neo4j_user: str = Field(default="neo4j", description="Used with store neo4j.")
-    neo4j_password: SecretStr | None = Field(default=None, description="Used with store neo4j.")
+    neo4j_password: _Secret | None = Field(default=None, description="Used with store neo4j.")
     neo4j_password_file: Path | None = Field(default=None, description="Read at start instead.")
+    neo4j_ca_file: Path | None = Field(
+        default=None, description="CA certificates for bolt+s:// or neo4j+s://; the system's where absent."
+    )
     neo4j_database: str | None = Field(default=None, description="The server's default where absent.")
     max_snapshot_bytes: int = Field(
         default=600_000_000,
@@ -368,7 +446,13 @@ class Graph(_Group):
     def _no_option_without_effect(self) -> Self:
         has_neo4j = any(
             v is not None
-            for v in (self.neo4j_url, self.neo4j_password, self.neo4j_password_file, self.neo4j_database)
+            for v in (
+                self.neo4j_url,
+                self.neo4j_password,
+                self.neo4j_password_file,
+                self.neo4j_ca_file,
+                self.neo4j_database,
+            )
         )
         if self.store == "neo4j" and self.neo4j_url is None:
             msg = "graph.store neo4j needs graph.neo4j_url"
@@ -388,8 +472,8 @@ class Graph(_Group):
             self.refuse_idle("graph", "pack_cache_bytes", unless="graph.pack_cache=memory")
         else:
             self.refuse_idle("graph", "pack_keep_seconds", unless="graph.pack_cache=redis")
-        if self.neo4j_password is not None and self.neo4j_password_file is not None:
-            raise ValueError("graph.neo4j_password and neo4j_password_file exclude each other")
+        if self.neo4j_url is not None and "+s:" not in self.neo4j_url:
+            self.refuse_idle("graph", "neo4j_ca_file", unless="graph.neo4j_url bolt+s:// or neo4j+s://")
         return self
 
 
@@ -420,20 +504,54 @@ class State(_Group):
 class Tracing(_Group):
     """Where spans go. Without an exporter none is recorded, and replies pass the caller's trace on."""
 
-    exporter: Literal["none", "console", "file"] = Field(
-        default="none", description="`console` writes to standard error, `file` appends JSON lines."
+    exporter: Literal["none", "console", "file", "otlp"] = Field(
+        default="none",
+        description="`console` writes to standard error, `file` appends JSON lines, `otlp` posts to the "
+        "collector that `otlp` names.",
     )
     file: Path = Field(default=Path("logs/spans.jsonl"), description="Used with exporter file.")
     ratio: float = Field(
         default=1.0, ge=0, le=1, description="Share of requests without a trace that are recorded."
     )
 
+    prompts: bool = Field(
+        default=False,
+        description="Put the text of prompts on spans, 8,192 characters of each message.",
+    )
+
     @model_validator(mode="after")
     def _no_option_without_effect(self) -> Tracing:
-        if self.exporter == "none" and "ratio" in self.model_fields_set:
-            raise ValueError("tracing.ratio has no effect without tracing.exporter")
+        if self.exporter == "none":
+            self.refuse_idle("tracing", "ratio", "prompts", unless="tracing.exporter")
         if self.exporter != "file" and "file" in self.model_fields_set:
             raise ValueError("tracing.file has no effect unless tracing.exporter is file")
+        return self
+
+
+class Otlp(_Group):
+    """A collector that takes spans and metrics, as OTLP over HTTP."""
+
+    endpoint: str = Field(
+        default="http://127.0.0.1:4318",
+        pattern=r"^https?://[^@\s/?#]+(/[^@\s?#]*)?$",
+        description="Its base; /v1/traces and /v1/metrics are added.",
+    )
+    token: _Secret | None = Field(default=None, description="Bearer token, where the collector asks for one.")
+    token_file: Path | None = Field(default=None, description="Read at start instead.")
+    ca_file: Path | None = Field(default=None, description="CA certificates; the system's where absent.")
+    timeout_seconds: float = Field(
+        default=30.0,
+        gt=0,
+        le=60,
+        description="For one message, tries included; one that is not taken by then counts as failed.",
+    )
+    metrics: bool = Field(default=False, description="Push all metrics, beside serving /metrics.")
+    metrics_seconds: float = Field(default=15.0, gt=0, description="Time between two pushes.")
+
+    @model_validator(mode="after")
+    def _no_option_without_effect(self) -> Otlp:
+        if not self.metrics:
+            self.refuse_idle("otlp", "metrics_seconds", unless="otlp.metrics")
         return self
 
 
@@ -453,8 +571,10 @@ class Settings(BaseSettings):
     limits: Limits = Limits()
     http: Http = Http()
     tracing: Tracing = Tracing()
+    otlp: Otlp = Otlp()
     graph: Graph = Graph()
     state: State = State()
+    answers: Answers = Answers()
     tools: Tools = Tools()
     mcp: Mcp = Mcp()
     content: Content = Field(default_factory=Content)
@@ -465,6 +585,16 @@ class Settings(BaseSettings):
             self.state.refuse_idle("state", "sqlite_path", unless="graph.store=sqlite")
         if self.outcomes.store == "sqlite":
             self.state.refuse_idle("state", "hot_keep_seconds", unless="outcomes.store=redis")
+        return self
+
+    @model_validator(mode="after")
+    def _collector_is_used(self) -> Self:
+        if self.tracing.exporter != "otlp" and not self.otlp.metrics:
+            self.otlp.refuse_idle(
+                "otlp",
+                *("endpoint", "token", "token_file", "ca_file", "timeout_seconds"),
+                unless="tracing.exporter=otlp or otlp.metrics",
+            )
         return self
 
     @model_validator(mode="after")
@@ -484,13 +614,22 @@ class Settings(BaseSettings):
 
 
 def read_secret(value: SecretStr | None, file: Path | None) -> str | None:
-    """The value, else the file's first line. Raises ValueError naming a file that cannot be read."""
+    """The value, else the file's first line; None where there is neither.
+
+    Raises ValueError naming a file that cannot be read, or whose first line is empty.
+    """
     if value is not None:
         return value.get_secret_value()
     if file is None:
         return None
     try:
-        return file.read_text().split("\n", 1)[0].rstrip("\r")
+        secret = file.read_text().split("\n", 1)[0].rstrip("\r")
     except OSError as error:
-        msg = f"cannot read the secret file {file}: {error.strerror}"
-        raise ValueError(msg) from None
+        raise ValueError(f"cannot read the secret file {file}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        # The error itself shows what stands there.
+        raise ValueError(f"the secret file {file} is no text") from None
+    if not secret:
+        # An empty token would let everybody in.
+        raise ValueError(f"the secret file {file} begins with an empty line")
+    return secret

@@ -1,77 +1,89 @@
-"""Where spans go: nowhere, to standard error, or to a file of JSON lines.
+"""Where spans and pushed metrics go: nowhere, to standard error, to a file of JSON lines, to a collector.
 
-Without an exporter no SDK is set up: a request costs one no-op span, and its replies carry the caller's
-`traceparent` as it came, since a span that nobody exports would break the caller's chain. With one, the
-replies name the worker's own span, a child of the caller's.
+Without an exporter no span is recorded, and replies carry the caller's `traceparent` as it came, since a span
+that nobody exports would break the caller's chain. With one, the replies name the worker's own span, a child
+of the caller's.
 """
 
 from __future__ import annotations
 
-import json
 import sys
-from collections.abc import Generator
-from contextlib import contextmanager
+from collections.abc import Generator, Mapping
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import IO, Any, Final, Literal, cast
+from typing import Final, Literal
 
-from opentelemetry.sdk.resources import Resource
-from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
-from opentelemetry.sdk.trace.export import BatchSpanProcessor, ConsoleSpanExporter
-from opentelemetry.sdk.trace.sampling import ParentBased, TraceIdRatioBased
+from opentelemetry.trace import TracerProvider
 
-Exporter = Literal["none", "console", "file"]
+from worker.instruments import ExportTally
+from worker.private_files import open_private
+from worker.spans import Endpoint, resource_of
+from worker.telemetry import Telemetry
 
-_SERVICE: Final = "context-worker"
-_MAX_QUEUED_SPANS: Final = 4_096
+Exporter = Literal["none", "console", "file", "otlp"]
+
+_NO_ENDPOINT: Final = Endpoint(url="http://127.0.0.1:4318")
 
 
 @contextmanager
-def open_tracing(exporter: Exporter, *, file: Path, ratio: float) -> Generator[TracerProvider | None]:
-    """The provider of recorded spans, None where nothing is exported; on the way out, the last are written.
+def open_tracing(
+    exporter: Exporter,
+    *,
+    file: Path,
+    ratio: float,
+    endpoint: Endpoint = _NO_ENDPOINT,
+    resource: Mapping[str, str] | None = None,
+    tally: ExportTally | None = None,
+) -> Generator[TracerProvider | None]:
+    """Who records spans, None where nothing is exported; on the way out, the last are written.
 
     A caller's own decision to sample is followed; of the requests without a trace a share of `ratio`, 0
     to 1, is recorded. Spans are written by a thread of their own; where they come faster than it writes,
-    the newest are dropped, so a request never waits. Raises OSError when the file cannot be opened.
+    or the collector is away, the newest are dropped and counted in `tally`, so a request never waits. The
+    way out takes 3 s at most. Raises OSError when the file or the CA certificates cannot be read, and
+    ValueError where the endpoint is no URL.
     """
     if exporter == "none":
         yield None
         return
-    if exporter == "console":
-        with _exporting(sys.stderr, ratio) as provider:
-            yield provider
-        return
-    file.parent.mkdir(parents=True, exist_ok=True)
-    with file.open("a", encoding="utf-8") as lines, _exporting(lines, ratio) as provider:
-        yield provider
+    # The SDK takes a while to load, which only those pay who use it.
+    from worker.recording import lines_to, record_spans  # noqa: PLC0415  # as above
+
+    with ExitStack() as stack:
+        if exporter == "otlp":
+            from worker.otlp import span_exporter  # noqa: PLC0415  # as above
+
+            sink = span_exporter(endpoint)
+        elif exporter == "console":
+            sink = lines_to(sys.stderr)
+        else:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            sink = lines_to(stack.enter_context(open_private(file, "a")))
+        yield stack.enter_context(
+            record_spans(
+                sink,
+                resource=resource or resource_of(version="unknown"),
+                ratio=ratio,
+                tally=tally or ExportTally(),
+            )
+        )
 
 
 @contextmanager
-def _exporting(out: IO[str], ratio: float) -> Generator[TracerProvider]:
-    provider = TracerProvider(
-        sampler=ParentBased(TraceIdRatioBased(ratio)),
-        resource=Resource.create({"service.name": _SERVICE}),
-        shutdown_on_exit=False,
+def push_metrics(
+    telemetry: Telemetry, endpoint: Endpoint, *, every_seconds: float, resource: Mapping[str, str]
+) -> Generator[None]:
+    """Push all metrics to the collector while the block runs, and once more at its end, for 3 s at most."""
+    from worker.otlp import MetricPusher, metric_exporter  # noqa: PLC0415  # loads only where it is used
+
+    pusher = MetricPusher(
+        telemetry.registry.collect,
+        metric_exporter(endpoint),
+        resource=resource,
+        tally=telemetry.exports,
+        every_seconds=every_seconds,
     )
-    exporter = ConsoleSpanExporter(out=out, formatter=span_line)
-    provider.add_span_processor(BatchSpanProcessor(exporter, max_queue_size=_MAX_QUEUED_SPANS))
     try:
-        yield provider
+        yield
     finally:
-        provider.shutdown()
-
-
-def span_line(span: ReadableSpan) -> str:
-    """One span as a line of JSON. Of an exception it holds the type alone: messages may quote a prompt."""
-    fields = cast("dict[str, Any]", json.loads(span.to_json(indent=None)))
-    fields["status"] = {"status_code": fields["status"]["status_code"]}
-    fields["events"] = [
-        {
-            "name": event["name"],
-            "timestamp": event["timestamp"],
-            "attributes": {
-                name: value for name, value in event["attributes"].items() if name == "exception.type"
-            },
-        }
-        for event in fields["events"]
-    ]
-    return json.dumps(fields, ensure_ascii=False) + "\n"
+        pusher.close()

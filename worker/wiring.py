@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable
-from contextlib import aclosing, asynccontextmanager
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager, suppress
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -17,17 +17,18 @@ from pathlib import Path
 
 import structlog
 
-from schemas.codes import PartName
-from schemas.request import REQUESTED_ENCODINGS
+from schemas.codes import LAYERS, PartName
+from schemas.request import REQUESTED_ENCODINGS, AssemblyRequest
 from schemas.wire import format_time
 from worker.assembly import Assembled, Assembler
 from worker.budget.layers import ContextBudget
-from worker.budget.models import ModelSpec
+from worker.budget.models import ModelSpec, resolve_window
 from worker.budget.tokens import counter_for
 from worker.code.extracting_pool import ExtractingPool
 from worker.code.sources import SourceRoots
+from worker.deciding import code_version
 from worker.decoding import check_request, decode_request
-from worker.errors import Expired, UnknownStrategy
+from worker.errors import Expired, Rejected, UnknownStrategy
 from worker.explaining.parents import StoredParents
 from worker.failpoints import Failpoints
 from worker.fusion.plugins import StrategyPlugins, find_plugins
@@ -60,7 +61,7 @@ from worker.providers.task import TaskProvider
 from worker.providers.threads import MAX_THREADS, SourceThreads
 from worker.settings import Settings as Settings  # noqa: PLC0414 - the commands name its type from here
 from worker.telemetry import Telemetry
-from worker.wiring_graph import build_graph, code_version, settings_digest
+from worker.wiring_graph import build_graph, settings_digest
 from worker.wiring_state import build_state
 
 log = structlog.get_logger()
@@ -76,6 +77,7 @@ def content_policy(settings: Settings) -> ContentPolicy:
                 encoding=row.encoding,
                 framing_tokens=row.framing_tokens,
                 safety_factor=str(row.safety_factor),
+                layers=tuple([(layer, row.layers[layer]) for layer in LAYERS if layer in row.layers]),
             )
             for name, row in content.models.items()
         },
@@ -218,20 +220,36 @@ def build_library(
     project_id: str = "local",
     usage_log: Path | None = None,
 ) -> UnifiedContextAssembler:
-    """The classic in-process interface, with this project's providers."""
-    chosen = settings or Settings()
-    # Opened by the first request that needs it, and closed with the process.
-    graph = build_graph(chosen, Telemetry())
+    """The classic in-process interface, with this project's providers and what the stores know of it.
+
+    The stores are opened by the first call that needs them, and closed with the assembler.
+    """
+    chosen, telemetry = settings or Settings(), Telemetry()
+    state = build_state(chosen, telemetry)
+    graph = build_graph(chosen, telemetry, state.states)
+    proposals = build_proposals(chosen)
+
+    async def close() -> None:
+        async with AsyncExitStack() as stack:
+            stack.push_async_callback(state.aclose)
+            stack.push_async_callback(graph.aclose)
+            if proposals is not None:
+                await asyncio.to_thread(proposals.close)
+
     return UnifiedContextAssembler(
-        providers_for=lambda store: build_providers(chosen, graph.reader, artifact_store=store),
-        prepare=lambda: graph.snapshots.preload([project_id]),
+        providers_for=lambda store: build_providers(chosen, graph.reader, state.states, artifact_store=store),
+        preload=lambda: graph.snapshots.preload([project_id]),
+        preparation=state.states,
+        on_close=close,
         policy=content_policy(chosen),
-        proposals=build_proposals(chosen),
+        proposals=proposals,
         injector=injector,
         budget=budget,
         token_counter=token_counter,
         project_id=project_id,
         usage_log=usage_log,
+        telemetry=telemetry,
+        abandoned_cap=chosen.limits.abandoned_cap,
     )
 
 
@@ -273,7 +291,7 @@ async def assemble_once(
     chosen = instant or utc_now()
     telemetry = Telemetry()
     # Not on the request's time: reading a vocabulary can take longer than its deadline.
-    await asyncio.to_thread(load_counters, settings)
+    await asyncio.to_thread(_load_counter, decoded.request, content_policy(settings))
     async with (
         aclosing(build_state(settings, telemetry)) as state,
         aclosing(build_graph(settings, telemetry, state.states)) as graph,
@@ -287,6 +305,16 @@ async def assemble_once(
     if instant is None:
         say(f"as of {format_time(chosen)}; give --as-of to get the same bytes again")
     return assembled
+
+
+def _load_counter(request: AssemblyRequest, policy: ContentPolicy) -> None:
+    """Read the tokenizer of this request's model; each takes as long as the rest of a start does.
+
+    Raises ValueError for one that cannot be read. A model that is not known is refused in its turn.
+    """
+    with suppress(Rejected):
+        window = resolve_window(request, models=policy.models, default_model=policy.default_model)
+        counter_for(window.encoding, safety_factor=window.safety_factor)
 
 
 def load_counters(settings: Settings) -> None:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
-from functools import lru_cache
-from importlib.resources import files
-from importlib.resources.abc import Traversable
+from pathlib import Path
 from typing import Final
 
 from schemas.wire import canonical_json, sha256_hex
+from worker.deciding import code_version
 from worker.errors import StoreUnavailable
 from worker.graph.question import GraphPolicy
 from worker.graph.store import GraphStore
@@ -21,30 +20,21 @@ from worker.providers.indexed_modules import ModuleIndex
 from worker.providers.snapshots import Snapshots
 from worker.providers.states import ThreadStates
 from worker.providers.threads import SourceThreads
-from worker.settings import Settings, read_secret
+from worker.settings import Content, Settings, read_secret
 from worker.stores.memory_packs import MemoryPackCache
-from worker.stores.redis_packs import RedisPackCache
 from worker.stores.swipl import SwiPrologRelevance
 from worker.telemetry import Telemetry
 from worker.wiring_graph_store import NO_PROJECT
 from worker.wiring_graph_store import build_graph_store as build_graph_store  # noqa: PLC0414 - the commands take it from here
 from worker.wiring_graph_store import build_neo4j_link as build_neo4j_link  # noqa: PLC0414 - as above
 
-_DECIDING_PACKAGES: Final = (
-    "worker.budget",
-    "worker.code",
-    "worker.fusion",
-    "worker.fusion.strategies",
-    "worker.graph",
-    "worker.memory",
-    "worker.plans",
-    "worker.providers",
-    "worker.receipts",
-    "worker.state",
-    "schemas",
-)
-_DECIDING_MODULES: Final = ("assembly.py", "planning.py", "sealing.py")
-_SOURCE_SUFFIXES: Final = (".py", ".pl")
+# Beside what is content: what sources read at most, and how far back.
+_SHAPING: Final[Mapping[str, set[str]]] = {
+    "content": set(Content.model_fields) - {"roots"},
+    "graph": {"ranking", "relevance", "max_snapshot_bytes"},
+    "limits": {"max_source_bytes"},
+    "state": {"failure_days"},
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,6 +80,7 @@ def build_graph(settings: Settings, telemetry: Telemetry, states: ThreadStates |
             relevance=graph.relevance,
             settings_digest=settings_digest(settings),
             code_version=code_version(),
+            unmasked_projects=settings.content.unmasked_projects,
         ),
         threads=threads,
         telemetry=telemetry,
@@ -109,9 +100,11 @@ def build_relevance(settings: Settings) -> SwiPrologRelevance:
 def build_pack_cache(settings: Settings) -> PackCache:
     """The pack cache that the settings name."""
     graph, outcomes = settings.graph, settings.outcomes
-    if graph.pack_cache == "redis" and outcomes.redis_url is not None:
+    if graph.pack_cache == "redis" and outcomes.redis_address is not None:
+        from worker.stores.redis_packs import RedisPackCache  # noqa: PLC0415 - only where the settings name one
+
         return RedisPackCache(
-            outcomes.redis_url,
+            outcomes.redis_address,
             password=read_secret(outcomes.redis_password, outcomes.redis_password_file),
             keep_seconds=graph.pack_keep_seconds,
             key_prefix=outcomes.key_prefix,
@@ -120,23 +113,20 @@ def build_pack_cache(settings: Settings) -> PackCache:
 
 
 def settings_digest(settings: Settings) -> str:
-    """A digest of the settings that shape content; where things lie on this host is none of them."""
-    content = settings.content.model_dump(mode="json", exclude={"roots"})
-    shaping = {"content": content, "ranking": settings.graph.ranking, "relevance": settings.graph.relevance}
+    """A digest of the settings that shape content; where things lie on this host is none of them.
+
+    A tokenizer file stands in it by what it holds. Raises ValueError where one cannot be read.
+    """
+    shaping = settings.model_dump(mode="json", include=_SHAPING)
+    for row in shaping["content"]["models"].values():
+        kind, is_file, path = row["encoding"].partition("file:")
+        if is_file and not kind:
+            row["encoding"] = f"file:{_digest_of(path)}"
     return sha256_hex(canonical_json(shaping))[:16]
 
 
-@lru_cache(maxsize=1)
-def code_version() -> str:
-    """A digest of the code that decides what is selected and how it reads; some milliseconds, once."""
-    sources = sorted(
-        (f"{package}/{item.name}", sha256_hex(item.read_bytes()))
-        for package in _DECIDING_PACKAGES
-        for item in _sources(files(package))
-    )
-    sources += sorted((name, sha256_hex((files("worker") / name).read_bytes())) for name in _DECIDING_MODULES)
-    return sha256_hex(canonical_json([list(source) for source in sources]))[:16]
-
-
-def _sources(package: Traversable) -> Iterator[Traversable]:
-    return (item for item in package.iterdir() if item.name.endswith(_SOURCE_SUFFIXES))
+def _digest_of(tokenizer: str) -> str:
+    try:
+        return sha256_hex(Path(tokenizer).read_bytes())
+    except OSError as error:
+        raise ValueError(f"cannot load the tokenizer file {tokenizer!r}: {error}") from error

@@ -41,4 +41,5 @@ def build_neo4j_link(settings: Settings) -> Neo4jLink:
         user=graph.neo4j_user,
         password=read_secret(graph.neo4j_password, graph.neo4j_password_file) or "",
         database=graph.neo4j_database,
+        ca_file=graph.neo4j_ca_file,
     )

@@ -178,4 +178,4 @@ def _judged(
     spool: Spool, measures: Measures, progress: tuple[Progress, ...], rules: Rules
 ) -> tuple[Verdict, ...]:
     with closing(spool.cases()) as cases:
-        return judge(tallied(cases, measures.layers), progress, rules)
+        return judge(tallied(cases, measures), progress, rules)

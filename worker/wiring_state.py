@@ -7,6 +7,7 @@ from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from typing import TYPE_CHECKING
 
 from worker.budget.tokens import counter_for
 from worker.errors import StoreUnavailable
@@ -19,10 +20,12 @@ from worker.settings import Settings, read_secret
 from worker.state.records import WHOLE_PROJECT
 from worker.state.store import Applied, Place, StateStore
 from worker.state.writing import StateWriter
-from worker.stores.redis_state import HotResult, HotStateStore
 from worker.stores.sqlite_state import SqliteStateStore
 from worker.telemetry import Telemetry
 from worker.wiring_graph_store import NO_PROJECT, build_neo4j_link
+
+if TYPE_CHECKING:
+    from worker.stores.redis_state import HotResult
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,11 +72,13 @@ def build_state_store(
     for a secret file that cannot be read.
     """
     cold, outcomes = _build_cold_store(settings), settings.outcomes
-    if outcomes.redis_url is None:
+    if outcomes.redis_address is None:
         return cold
+    from worker.stores.redis_state import HotStateStore  # noqa: PLC0415 - only where the settings name one
+
     return HotStateStore(
         cold,
-        outcomes.redis_url,
+        outcomes.redis_address,
         password=read_secret(outcomes.redis_password, outcomes.redis_password_file),
         keep_seconds=settings.state.hot_keep_seconds,
         key_prefix=outcomes.key_prefix,

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from worker.budget.tokens import counter_for
+from worker.ports import OutcomeStore
 from worker.providers.threads import SourceThreads
 from worker.retrieval.artifacts import Artifacts
-from worker.retrieval.bundles import BundleSource
+from worker.retrieval.short_ids import ShortIds
 from worker.retrieval.toolbox import Toolbox, ToolPolicy
 from worker.settings import Settings
 from worker.telemetry import Telemetry
@@ -18,7 +19,7 @@ def build_toolbox(
     *,
     graph: GraphSource,
     state: StateSource,
-    bundles: BundleSource,
+    bundles: OutcomeStore,
     telemetry: Telemetry,
 ) -> Toolbox:
     """The tools of one process, which reads the same graphs, state and bundles as its other parts."""
@@ -38,4 +39,5 @@ def build_toolbox(
             unmasked_projects=content.unmasked_projects,
         ),
         telemetry=telemetry,
+        short_ids=ShortIds(bundles),
     )

@@ -11,38 +11,48 @@ from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from importlib.metadata import version
 from pathlib import Path
 from typing import Final
 
 import structlog
+from prometheus_client import Counter, ProcessCollector
 
 from schemas.topics import TOPICS, TopicRole, topic_name
+from schemas.wire import build_validators
+from worker.assembly import Assembler
 from worker.code.extracting_pool import ExtractingPool
 from worker.failpoints import Failpoints
 from worker.fusion import secrets
 from worker.heap import settle_heap
+from worker.instruments import ExportTally
 from worker.kafka.app import ConsumerOptions, KafkaWorker, Route
+from worker.kafka.concluding import Conclusions
 from worker.kafka.connection import KafkaConnection
 from worker.kafka.embedded import embedded_broker
 from worker.kafka.handlers import Limits as HandlerLimits
 from worker.kafka.handlers import RequestHandler
-from worker.kafka.health import Health
+from worker.kafka.health import Health, NotReadyGauge
 from worker.kafka.http import build_app, serve_http
 from worker.kafka.partition import Limits as DispatchLimits
+from worker.kafka.plain_handler import Door
 from worker.kafka.publisher import KafkaPublisher, ProducerOptions
 from worker.kafka.received import BodyLimits
 from worker.kafka.replies import Replies, Routes
+from worker.kafka.response_handler import ResponseHandler
 from worker.kafka.state_handler import StateHandler
 from worker.kafka.sync_handler import SyncHandler
 from worker.kafka.tool_handler import ToolHandler
 from worker.kafka.topics import TopicCatalogue, ensure_topics
 from worker.ports import CrashLedger, OutcomeStore
 from worker.settings import Settings, read_secret
+from worker.spans import SCOPE, Endpoint, resource_of
 from worker.state.upkeep import keep_compact
 from worker.telemetry import Telemetry
-from worker.tracing import open_tracing
-from worker.usage.log import UsageLog
+from worker.tracing import open_tracing, push_metrics
+from worker.usage.log import UsageLog, tell_of_losses
 from worker.wiring import build_assembler, load_counters, utc_now
+from worker.wiring_answers import build_answers
 from worker.wiring_graph import GraphSource, build_graph
 from worker.wiring_kafka import build_ledger, build_store, connection_of, embedded_settings
 from worker.wiring_state import StateSource, build_state
@@ -70,19 +80,20 @@ async def build_service(settings: Settings, *, usage_log: Path | None = None) ->
     """Everything one worker is made of; closed in reverse order on the way out."""
     # Reading a vocabulary takes half a second, which no request should pay.
     await asyncio.to_thread(load_counters, settings)
+    await asyncio.to_thread(build_validators)
     await asyncio.to_thread(secrets.prepare)
     async with AsyncExitStack() as stack:
         ground = await _open_ground(settings, stack)
         sources = await _open_sources(settings, stack, ground)
-        lines = UsageLog(
-            usage_log, on_failure=lambda count, _: ground.telemetry.usage_log_failures.inc(count)
-        )
+        lines = UsageLog(usage_log, on_failure=tell_of_losses(ground.telemetry.usage_log_failures.inc))
         stack.push_async_callback(lines.close)
+        assembler = _assembler(settings, ground, sources)
         routes = [
-            _requests(settings, ground, sources, lines),
+            _requests(settings, ground, assembler, lines),
             _state_events(settings, ground, sources.state),
             _syncs(settings, stack, ground, sources.graph),
             _tool_calls(settings, ground, sources),
+            _answers(settings, ground, sources, assembler, lines),
         ]
         yield Service(
             worker=_worker(settings, ground, routes), health=ground.health, http_url=ground.http_url
@@ -111,9 +122,9 @@ class _Ground:
 
 async def _open_ground(settings: Settings, stack: AsyncExitStack) -> _Ground:
     connection = connection_of(settings)
-    tracing, limits, kafka = settings.tracing, settings.limits, settings.kafka
-    spans = stack.enter_context(open_tracing(tracing.exporter, file=tracing.file, ratio=tracing.ratio))
-    telemetry, health = Telemetry(spans), Health()
+    limits, kafka = settings.limits, settings.kafka
+    telemetry, health = _open_telemetry(settings, stack), Health()
+    telemetry.registry.register(NotReadyGauge(health))
     ledger = build_ledger(settings)
     stack.push_async_callback(ledger.close)
     store = build_store(settings)
@@ -144,6 +155,33 @@ async def _open_ground(settings: Settings, stack: AsyncExitStack) -> _Ground:
         health=health,
         http_url=await _serve(settings, stack, store=store, telemetry=telemetry, health=health),
     )
+
+
+def _open_telemetry(settings: Settings, stack: AsyncExitStack) -> Telemetry:
+    tracing, otlp = settings.tracing, settings.otlp
+    exports, resource = ExportTally(), resource_of(version=version(SCOPE))
+    endpoint = Endpoint(
+        url=otlp.endpoint,
+        token=read_secret(otlp.token, otlp.token_file),
+        ca_file=otlp.ca_file,
+        timeout_seconds=otlp.timeout_seconds,
+    )
+    provider = stack.enter_context(
+        open_tracing(
+            tracing.exporter,
+            file=tracing.file,
+            ratio=tracing.ratio,
+            endpoint=endpoint,
+            resource=resource,
+            tally=exports,
+        )
+    )
+    telemetry = Telemetry(provider, exports=exports, has_prompts_on_spans=tracing.prompts)
+    ProcessCollector(registry=telemetry.registry)
+    if otlp.metrics:
+        every_seconds = otlp.metrics_seconds
+        stack.enter_context(push_metrics(telemetry, endpoint, every_seconds=every_seconds, resource=resource))
+    return telemetry
 
 
 async def _serve(
@@ -196,9 +234,9 @@ async def _open_sources(settings: Settings, stack: AsyncExitStack, ground: _Grou
 # --- The routes ------------------------------------------------------------------------------------------
 
 
-def _requests(settings: Settings, ground: _Ground, sources: _Sources, lines: UsageLog) -> Route:
-    """Requests, each answered by a bundle or a rejection."""
-    assembler = build_assembler(
+def _assembler(settings: Settings, ground: _Ground, sources: _Sources) -> Assembler:
+    """What makes bundles, for requests and for what follows answers."""
+    return build_assembler(
         settings,
         ground.telemetry,
         sources.graph.reader,
@@ -207,6 +245,10 @@ def _requests(settings: Settings, ground: _Ground, sources: _Sources, lines: Usa
         parsers=sources.parsers,
         outcomes=ground.store,
     )
+
+
+def _requests(settings: Settings, ground: _Ground, assembler: Assembler, lines: UsageLog) -> Route:
+    """Requests, each answered by a bundle or a rejection."""
     return Route(
         topic=_topic(settings, "requests"),
         group=settings.kafka.group_id,
@@ -220,7 +262,7 @@ def _requests(settings: Settings, ground: _Ground, sources: _Sources, lines: Usa
                 body=ground.limits,
                 max_record_bytes=settings.limits.max_record_bytes,
                 max_capture_bytes=settings.outcomes.max_capture_bytes,
-                public_url=settings.http.public_url or ground.http_url,
+                public_url=_public_url(settings, ground),
                 forget_seconds=settings.outcomes.forget_seconds,
             ),
             telemetry=ground.telemetry,
@@ -228,6 +270,7 @@ def _requests(settings: Settings, ground: _Ground, sources: _Sources, lines: Usa
             now=utc_now,
         ),
         max_in_flight=settings.kafka.max_in_flight,
+        max_in_flight_per_project=settings.kafka.max_in_flight_per_project,
     )
 
 
@@ -237,18 +280,7 @@ def _state_events(settings: Settings, ground: _Ground, state: StateSource) -> Ro
         topic=_topic(settings, "state"),
         group=f"{settings.kafka.group_id}-state",
         handler=StateHandler(
-            writer=state.writer,
-            replies=Replies(
-                ground.publisher,
-                ground.answers,
-                telemetry=ground.telemetry,
-                failpoints=ground.failpoints,
-                ended=ground.telemetry.state_events,
-            ),
-            reply_topics=ground.answers.allowed_reply_topics,
-            limits=ground.limits,
-            telemetry=ground.telemetry,
-            failpoints=ground.failpoints,
+            _door(ground, ground.answers, ended=ground.telemetry.state_events), writer=state.writer
         ),
         # What is in work together goes into one transaction per project.
         max_in_flight=_EVENTS_IN_FLIGHT,
@@ -293,6 +325,7 @@ def _tool_calls(settings: Settings, ground: _Ground, sources: _Sources) -> Route
         topic=_topic(settings, "tools"),
         group=f"{settings.kafka.group_id}-tools",
         handler=ToolHandler(
+            _door(ground, answers, ended=ground.telemetry.tool_calls),
             tools=build_toolbox(
                 settings,
                 graph=sources.graph,
@@ -301,23 +334,74 @@ def _tool_calls(settings: Settings, ground: _Ground, sources: _Sources) -> Route
                 telemetry=ground.telemetry,
             ),
             writer=sources.state.writer,
-            replies=Replies(
-                ground.publisher,
-                answers,
-                telemetry=ground.telemetry,
-                failpoints=ground.failpoints,
-                ended=ground.telemetry.tool_calls,
-            ),
-            reply_topics=answers.allowed_reply_topics,
-            limits=ground.limits,
-            telemetry=ground.telemetry,
-            failpoints=ground.failpoints,
         ),
         max_in_flight=settings.kafka.max_in_flight,
+        max_in_flight_per_project=settings.kafka.max_in_flight_per_project,
         # Without it no call can be noted; an outcome store that is away is an answer, not a reason to wait.
         probe_store=sources.state.store.check,
         expected_seconds=settings.tools.timeout_seconds,
     )
+
+
+def _answers(
+    settings: Settings, ground: _Ground, sources: _Sources, assembler: Assembler, lines: UsageLog
+) -> Route:
+    """Agents' answers, each judged by what is stored of its bundle."""
+    conclusions = Conclusions(ground.telemetry, lines)
+    answers = build_answers(
+        settings,
+        assembler=assembler,
+        graph=sources.graph,
+        state=sources.state,
+        outcomes=ground.store,
+        public_url=_public_url(settings, ground),
+        on_made=conclusions.add_bundle,
+        on_judged=conclusions.add_line,
+        telemetry=ground.telemetry,
+        failpoints=ground.failpoints,
+    )
+    limits = replace(ground.limits, max_bytes=settings.answers.max_bytes)
+    routes = replace(ground.answers, bundles=_topic(settings, "verdicts"))
+
+    async def probe_stores() -> None:
+        await ground.store.check()
+        await sources.state.store.check()
+        await sources.graph.store.check()
+
+    return Route(
+        topic=_topic(settings, "responses"),
+        group=f"{settings.kafka.group_id}-responses",
+        handler=ResponseHandler(
+            _door(ground, routes, ended=ground.telemetry.verdicts, limits=limits),
+            settle=answers.settle,
+            escalations=_topic(settings, "escalations"),
+        ),
+        max_in_flight=settings.kafka.max_in_flight,
+        max_in_flight_per_project=settings.kafka.max_in_flight_per_project,
+        # What an answer is judged by lies in all three; a verdict that is stored is never mended.
+        probe_store=probe_stores,
+    )
+
+
+def _door(ground: _Ground, routes: Routes, *, ended: Counter, limits: BodyLimits | None = None) -> Door:
+    """What a handler answers through along these routes; `ended` counts what it rejects."""
+    return Door(
+        replies=Replies(
+            ground.publisher,
+            routes,
+            telemetry=ground.telemetry,
+            failpoints=ground.failpoints,
+            ended=ended,
+        ),
+        reply_topics=routes.allowed_reply_topics,
+        limits=limits or ground.limits,
+        telemetry=ground.telemetry,
+        failpoints=ground.failpoints,
+    )
+
+
+def _public_url(settings: Settings, ground: _Ground) -> str:
+    return settings.http.public_url or ground.http_url
 
 
 def _topic(settings: Settings, role: TopicRole) -> str:

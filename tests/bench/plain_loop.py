@@ -1,12 +1,19 @@
-"""The peer that the worker is measured against: the same contractual work, written straight down.
+"""The peers that the worker is measured against: the same contractual work, written straight down.
 
-`full` validates the request, digests what it means, counts the joined text once, writes the bundle, the usage
-event (the very bytes of the worker for such a request, times and the receipt's id apart), the receipt's
-record and the capture, puts all four if absent, compressed, and produces twice with the contract's headers.
-What one fetch brought is put in one transaction, as the worker's store does with what waits for it. Batches
-are large enough for what waits: aiokafka wakes every waiting sender for each batch that leaves. Offsets are
-committed twice a second. `plain` does the same work one record at a time, each in a transaction of its own
-and acknowledged before the next; `bare` only consumes and produces.
+`full` is the one whose ratio counts. It validates the request, digests what it means, counts the joined text
+once, writes the bundle, the usage event (the very bytes of the worker for such a request, times and the
+receipt's id apart), the receipt's record and the capture, puts all four if absent, compressed, and produces
+twice with the contract's headers. What one fetch brought is put in one transaction, as the worker's store
+does with what waits for it. Batches are large enough for what waits: aiokafka wakes every waiting sender for
+each batch that leaves. Offsets are committed twice a second.
+
+`plain` is what somebody writes who has not thought of batches: the same work one record at a time, each in a
+transaction of its own and acknowledged before the next. It is no fair peer, since waiting for each
+acknowledgement costs it most of its time. `bare` only consumes and produces.
+
+What no source, no state and no graph can take away is in `full`: one exact count, the usage event, receipt,
+citations, capture, compression. What it lacks is what makes them answer for more than such a request:
+reading state, asking eight sources under timeouts, fusing, masking, metrics, dead letters, redelivery.
 """
 
 from __future__ import annotations
@@ -115,7 +122,7 @@ def answer(
         "layers": {name: {"budget": budget, "spent": spent[name]} for name, budget in RESERVED.items()},
     }
     overhead = {"client": 0, "framing": FRAMING, "preamble": 0}
-    bundle = {
+    bundle: dict[str, Any] = {
         "schema_version": "1.0",
         "kind": "bundle",
         "request_id": request.request_id,
@@ -136,6 +143,7 @@ def answer(
             for layer, status in statuses.items()
         },
         "usage": {**usage, "overhead": overhead, "exact": True},
+        "citations": {"items": [], "must_cite": [], "unresolved": []},
         "receipt": {
             "receipt_id": sha256(compact([request.project_id, text]) + record)[:26],
             "counts": {"considered": 0, "kept": 0, "dropped": 0},
@@ -160,6 +168,7 @@ def answer(
         "overhead": overhead,
         "reserved": RESERVED,
         "statuses": statuses,
+        "tokens_by_source": {},
         "timings_ms": {"total": round((time.perf_counter() - started) * 1_000, 3)},
         "exact": True,
         "counts": COUNTS,

@@ -14,6 +14,7 @@ from time import thread_time
 import pytest
 
 from schemas.codes import CONTENT_LAYERS, PartName
+from tests.bench.conftest import Report
 from tests.support.assembling import wire_request
 from worker.budget.tokens import counter_for
 from worker.fusion.pipeline import FusionPipeline, default_components
@@ -107,10 +108,20 @@ def fuse_once(given: dict[PartName, LayerContribution]) -> float:
     return (thread_time() - started) * 1_000
 
 
-def test_fuse() -> None:
+def test_fuse(report: Report) -> None:
     rng = random.Random(5)
     fuse_once(contributions(100, rng))
+    by_size: dict[int, float] = {}
     print("\nfragments  p50 ms  ms / (n log2 n) x 1e6")  # noqa: T201 - the figures are the result
     for count, rounds in ((100, 30), (1_000, 30), (10_000, 5), (100_000, 1)):
         spent = median(fuse_once(contributions(count, rng)) for _ in range(rounds))
+        by_size[count] = spent / (count * math.log2(count))
+        if count == 1_000:
+            report("fusing 1,000 fragments, p50", spent, "ms", at_most=10)
         print(f"{count:>9}  {spent:6.1f}  {spent / (count * math.log2(count)) * 1e6:6.1f}")  # noqa: T201 - the figures are the result
+    report(
+        "fusing 100,000 fragments, by n log n, over 1,000",
+        by_size[100_000] / by_size[1_000],
+        "x",
+        at_most=1,
+    )

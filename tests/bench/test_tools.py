@@ -1,5 +1,6 @@
 """Calls of tools at 50,000 functions on a warm snapshot, and how well `search_code` finds what was edited.
 
+What reads source in full is asked of this project's own: the large graph's files are no code.
 Nothing is asserted on time: the table shows CPU milliseconds of this thread, and the same as a multiple of
 what counting the answer once costs. Recall needs tasks (`RETRIEVAL_TASKS`, JSON lines as `context-worker
 evaluate --tasks` reads them) and the repositories that they name (`RETRIEVAL_REPOS`, paths joined by `:`,
@@ -19,14 +20,21 @@ import pytest
 
 from schemas.tools import (
     BranchesArguments,
+    BranchTestsArguments,
+    ComplexityArguments,
     GetCodeArguments,
     GetContextArguments,
     GetTestsArguments,
+    RefsArguments,
     SearchCodeArguments,
     SkeletonArguments,
+    SkeletonDiffArguments,
+    SymbolsArguments,
+    TraceLintArguments,
 )
 from tests.unit.graph.graphs import HEAD, large_graph
-from worker.budget.tokens import counter_for
+from worker.budget.tiktoken_counter import TiktokenCounter
+from worker.code.stored_source import nodes_of_file, source_of_nodes
 from worker.evaluation.git import Repository
 from worker.evaluation.tasks import derive_tasks, read_tasks
 from worker.evaluation.tree import TreeIndexer
@@ -36,7 +44,16 @@ from worker.retrieval.entities import near_ids
 from worker.retrieval.found import Found, write
 from worker.retrieval.reading import get_code, get_context, get_tests
 from worker.retrieval.searching import best_nodes, search_code
-from worker.retrieval.structure import branches, skeleton
+from worker.retrieval.structure import (
+    branch_tests,
+    branches,
+    complexity,
+    refs,
+    skeleton,
+    skeleton_diff,
+    symbols,
+    trace_lint,
+)
 
 pytestmark = [pytest.mark.bench, pytest.mark.timeout(1_200)]
 
@@ -53,9 +70,24 @@ TOOLS: dict[str, Callable[[Snapshot, str, str], Found]] = {
     "depth 2": lambda s, name, _: get_context(s, GetContextArguments(entity=name, depth=2)),
     "get_tests": lambda s, name, _: get_tests(s, GetTestsArguments(entity_id=name)),
     "branches": lambda s, name, _: branches(s, BranchesArguments(entity_id=name)),
-    "skeleton": lambda s, name, _: skeleton(s, SkeletonArguments(entity_id=name)),
     "search_code": lambda s, _, query: search_code(s, SearchCodeArguments(query=query)),
 }
+SOURCE_TOOLS: dict[str, Callable[[Snapshot, str, str], Found]] = {
+    "symbols": lambda s, name, _: symbols(s, SymbolsArguments(entity_id=name)),
+    "parameters": lambda s, name, _: symbols(s, SymbolsArguments(entity_id=name, parameters=True)),
+    "refs": lambda s, name, _: refs(s, RefsArguments(entity_id=name)),
+    "complexity": lambda s, name, _: complexity(s, ComplexityArguments(entity_id=_path(name))),
+    "skeleton": lambda s, name, _: skeleton(s, SkeletonArguments(entity_id=_path(name))),
+    "skeleton_diff": lambda s, name, source: skeleton_diff(
+        s, SkeletonDiffArguments(entity_id=_path(name), source=source)
+    ),
+    "branch_tests": lambda s, name, _: branch_tests(s, BranchTestsArguments(entity_id=name)),
+    "trace_lint": lambda s, name, _: trace_lint(s, TraceLintArguments(entity_id=_path(name))),
+}
+
+
+def _path(entity_id: str) -> str:
+    return entity_id.partition("::")[0]
 
 
 @pytest.fixture(scope="module")
@@ -64,11 +96,37 @@ def snapshot() -> Snapshot:
 
 
 def test_calls(snapshot: Snapshot) -> None:
-    counter = counter_for("o200k_base")
     rng = random.Random(3)
     code = [node for node in snapshot.nodes if node.label == "Function"]
     asked = [(one.id, " ".join(rng.sample(one.text.split(), 8))) for one in rng.sample(code, REQUESTS)]
-    for name, run in TOOLS.items():
+    measure(snapshot, TOOLS, asked)
+    started = thread_time()
+    near_ids(snapshot, asked[0][0][:-3] + "zz")
+    print(f"near ids     {1_000 * (thread_time() - started):6.2f} ms")  # noqa: T201 - the figures are the result
+
+
+def test_calls_that_read_source() -> None:
+    with Repository(Path()) as repository:
+        own = build_snapshot(*TreeIndexer(repository).graph(repository.resolve("HEAD")))
+    code = [node for node in own.nodes if node.label == "Function" and "<locals>" not in node.id]
+    chosen = random.Random(3).sample(code, REQUESTS)
+    # As an agent would send it: the file, with one name changed.
+    sources = [source_of_nodes(nodes_of_file(own, one.path)).replace("self", "this", 1) for one in chosen]
+    asked = [(one.id, source) for one, source in zip(chosen, sources, strict=True)]
+    print()  # noqa: T201 - as above
+    for label in ("first", "warm"):
+        print(label)  # noqa: T201 - as above
+        measure(own, SOURCE_TOOLS, asked)
+
+
+def measure(
+    snapshot: Snapshot,
+    tools: dict[str, Callable[[Snapshot, str, str], Found]],
+    asked: list[tuple[str, str]],
+) -> None:
+    # One that remembers nothing: an answer is counted once as it is written, and once for the measure.
+    counter = TiktokenCounter("o200k_base", remembered_texts=0)
+    for name, run in tools.items():
         spent: list[float] = []
         counted: list[float] = []
         tokens: list[int] = []
@@ -87,9 +145,6 @@ def test_calls(snapshot: Snapshot) -> None:
             f"{name:12} p50 {p50:6.2f} ms  p99 {p99:6.2f} ms  = {ratio:5.1f} counts"
             f" of {int(np.median(tokens))} tokens"
         )
-    started = thread_time()
-    near_ids(snapshot, asked[0][0][:-3] + "zz")
-    print(f"near ids     {1_000 * (thread_time() - started):6.2f} ms")  # noqa: T201 - as above
 
 
 def test_recall_of_search() -> None:

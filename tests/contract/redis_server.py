@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.halting import stop
+
 
 class RedisServer:
     """Always on the same loopback port; each start keeps what was on disk."""
@@ -70,7 +72,7 @@ class RedisServer:
     def pause(self) -> None:
         """Stop it without closing anything: connections stay open and nothing answers."""
         assert self._process is not None
-        self._process.send_signal(signal.SIGSTOP)
+        stop(self._process.pid)
 
     def resume(self) -> None:
         assert self._process is not None

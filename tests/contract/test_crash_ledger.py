@@ -73,6 +73,25 @@ async def test_a_record_that_ended_in_order_starts_again_from_none(ledger: Crash
     assert await ledger.begin_attempt(neighbour) == 1
 
 
+async def test_what_is_withdrawn_counts_one_less_of_the_same_and_never_less_than_none(
+    ledger: CrashLedger,
+) -> None:
+    neighbour = replace(RECORD, offset=43)
+    for ref in (RECORD, RECORD, neighbour):
+        await ledger.raise_start("g", ref)
+        await ledger.begin_attempt(ref)
+    await ledger.withdraw_start("g", RECORD)
+    await ledger.withdraw_start("h", RECORD)
+    await ledger.withdraw_attempt(RECORD)
+    assert await ledger.raise_start("g", RECORD) == 2
+    assert await ledger.begin_attempt(RECORD) == 1
+    for _ in range(3):
+        await ledger.withdraw_start("g", neighbour)
+        await ledger.withdraw_attempt(neighbour)
+    assert await ledger.raise_start("g", neighbour) == 1
+    assert await ledger.begin_attempt(neighbour) == 0
+
+
 async def test_starts_and_attempts_do_not_mix(ledger: CrashLedger) -> None:
     await ledger.raise_start("", RECORD)
     assert await ledger.begin_attempt(RECORD) == 0
@@ -82,6 +101,8 @@ async def test_starts_and_attempts_do_not_mix(ledger: CrashLedger) -> None:
 
 async def test_forgetting_what_was_never_counted_is_no_error(ledger: CrashLedger) -> None:
     await ledger.end_attempt(RECORD)
+    await ledger.withdraw_attempt(RECORD)
+    await ledger.withdraw_start("g", RECORD)
     await ledger.clear_starts("g", scope="s", topic="t", partition=0)
 
 

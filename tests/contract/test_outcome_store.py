@@ -17,9 +17,12 @@ from blockbuster import blockbuster_ctx
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from schemas.answers import AttemptMade
 from schemas.wire import sha256_hex
 from tests.contract.backends import FORGET_SECONDS, KEEP_SECONDS, Backend
+from worker.answering.attempts import Attempt, attempt_key
 from worker.errors import StoreUnavailable
+from worker.outcomes import thread_of
 from worker.ports import OutcomeKey, OutcomeRecord, OutcomeStore, Tombstone
 
 ROOT = Path(__file__).parents[2]
@@ -44,7 +47,7 @@ records = st.builds(
     bundle=st.none() | blobs,
     receipt=st.none() | blobs,
     capture=st.none() | blobs,
-    attempts=st.none() | blobs,
+    lineage=st.none() | blobs,
 )
 hostile_ids = st.text(max_size=12) | st.text("a:{}*?[]%/\\.|, \"'\x00\ud800é", max_size=6)
 keys = st.builds(OutcomeKey, project_id=hostile_ids, request_id=hostile_ids, generation=st.integers(0, 11))
@@ -324,7 +327,8 @@ async def test_closing_twice_is_closing_once_and_leaves_nothing_running(backend:
     await store.put_if_absent(KEY, RECORD)
     await store.close()
     await store.close()
-    assert {t for t in threading.enumerate() if not t.name.startswith("asyncio")} == threads
+    # Those of other tests may end meanwhile.
+    assert {t for t in threading.enumerate() if not t.name.startswith("asyncio")} <= threads
     assert asyncio.all_tasks() == tasks
 
 
@@ -379,3 +383,48 @@ def _say_go(child: subprocess.Popen[str]) -> None:
 def _end(child: subprocess.Popen[str]) -> int:
     child.communicate()
     return child.returncode
+
+
+# --- Answers ---------------------------------------------------------------------------------------------
+
+MADE = AttemptMade(request_id="r", answer_id="a", code="complied", score=0.333333, step="accept")
+ATTEMPT = Attempt(
+    made=MADE,
+    kind="accepted",
+    answer_digest="c" * 64,
+    thread_id="t",
+    answered_at=RECORD.as_of,
+    verdict='{"kind":"verdict","é":"\\u00e9"}'.encode(),
+    usage=b'{"kind":"usage","thread_id":"t"}',
+    escalation='{"kind":"escalation","é":1}'.encode(),
+)
+
+
+async def test_a_bundle_takes_one_answer_which_lies_beside_it_and_comes_back_as_it_was(
+    store: OutcomeStore,
+) -> None:
+    await store.put_if_absent(KEY, RECORD)
+    first, second = ATTEMPT.to_record(), replace(ATTEMPT, answer_digest="d" * 64, escalation=None).to_record()
+    taken = await asyncio.gather(
+        store.put_if_absent(attempt_key(KEY), first), store.put_if_absent(attempt_key(KEY), second)
+    )
+    assert len({one.request_digest for one in taken}) == 1
+    held = await store.get(attempt_key(KEY))
+    assert held in {first, second}
+    assert [Attempt.from_record(one) for one in (first,)] == [ATTEMPT]
+    assert await store.get(KEY) == RECORD
+    assert await store.get(attempt_key(replace(KEY, generation=1))) is None
+    assert await store.get(attempt_key(replace(KEY, project_id="q"))) is None
+
+
+async def test_an_answer_expires_as_outcomes_do_and_goes_with_its_thread(
+    backend: Backend, store: OutcomeStore
+) -> None:
+    await store.put_if_absent(attempt_key(KEY), ATTEMPT.to_record())
+    quiet = replace(ATTEMPT, usage=None, thread_id="u").to_record()
+    await store.put_if_absent(attempt_key(replace(KEY, request_id="s")), quiet)
+    assert await store.purge("p", only=lambda one: thread_of(one) == "t") == 1
+    assert await store.get(attempt_key(KEY)) is None
+    await backend.age(KEEP_SECONDS + 1)
+    assert isinstance(await store.get(attempt_key(replace(KEY, request_id="s"))), Tombstone)
+    assert await store.purge("p") == 1

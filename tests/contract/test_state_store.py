@@ -252,6 +252,8 @@ async def test_compaction_forgets_events_and_not_what_they_came_to(
     merged = {event.event_id: event for event in events}
     gone = await store.compact(project, before_us=before_us)
     assert gone <= len(merged)
+    things = {event.entity for event in merged.values()}
+    assert len(merged) - gone >= len(things)
     assert await store.compact(project, before_us=before_us) == 0
     assert await held(store, project, *THREADS) == wanted
     later = record("later", "memory", {"id": "x", "text": "after"}, at=23)
@@ -265,12 +267,36 @@ async def test_an_event_from_before_a_compaction_is_late_and_changes_nothing(
     for number in range(3):
         body = {"id": "g", "statement": f"version {number}"}
         await apply(store, project, record(f"e{number}", "goal_set", body, at=number))
-    assert await store.compact(project, before_us=microseconds_at(10)) == 3
+    assert await store.compact(project, before_us=microseconds_at(10)) == 2
     wanted = await held(store, project, "t1")
     late = record("late", "goal_set", {"id": "g", "statement": "too late", "status": "done"}, at=1)
     assert (await store.apply(project, [late])).late == 1
     assert await held(store, project, "t1") == wanted
     assert not (await store.heads(project, ["t1"], event_ids=["late"])).missing
+
+
+async def test_the_last_event_about_a_thing_is_known_however_old_it_is(
+    store: StateStore, project: str
+) -> None:
+    events = [
+        *(record(f"g{n}", "goal_set", {"id": "g", "statement": f"version {n}"}, at=n) for n in range(3)),
+        *(record(f"m{n}", "message", {"role": "user", "content": f"Fact {n}."}, at=n) for n in range(3)),
+        *(record(f"t{n}", "tool_call", {"tool": "edit"}, at=n) for n in range(3)),
+    ]
+    await apply(store, project, *events)
+    wanted = await held(store, project, "t1")
+    ids = [event.event_id for event in events]
+    for at in (10, 20):
+        assert await store.compact(project, before_us=microseconds_at(at)) == (6 if at == 10 else 0)
+        heads = await store.heads(project, ["t1"], event_ids=ids)
+        assert heads.missing == {one for one in ids if not one.endswith("2")}
+    again = await store.apply(project, [event for event in events if event.event_id.endswith("2")])
+    assert (again.repeated, again.new, again.late) == (3, 0, 0)
+    assert await held(store, project, "t1") == wanted
+    # Superseded, it is the next to be forgotten.
+    await apply(store, project, record("g3", "goal_set", {"id": "g", "statement": "version 3"}, at=15))
+    assert await store.compact(project, before_us=microseconds_at(20)) == 1
+    assert (await store.heads(project, ["t1"], event_ids=["g2", "g3"])).missing == {"g2"}
 
 
 async def test_purging_a_thread_leaves_the_others_and_the_project(store: StateStore, project: str) -> None:

@@ -23,7 +23,8 @@ RECORD = OutcomeRecord(
     request_digest="a" * 64, as_of=datetime(2024, 5, 1, tzinfo=UTC), reply=b"{}", usage=b"{}", bundle=b"{ }"
 )
 REF = RecordRef(scope="c", topic="t", partition=0, offset=1)
-SOON_SECONDS = 2.0
+SOON_SECONDS = 20.0
+"""Far beyond what a store promises: a machine may stand still for a while; what hangs does so for ever."""
 
 
 class Outage(Protocol):

@@ -80,14 +80,6 @@ async def test_a_request_may_get_a_rejection(client: ContextClient) -> None:
     assert (reply.code, reply.details["overage_tokens"]) == ("budget_too_small", 1)
 
 
-async def test_a_default_request_is_not_refused_for_what_the_defaults_name(client: ContextClient) -> None:
-    # Written out, the default `include` would ask for citations by name.
-    assert isinstance(await client.assemble(ask(), timeout_seconds=20), ContextBundle)
-    reply = await client.assemble(ask(include=["citations"]), timeout_seconds=20)
-    assert isinstance(reply, Rejection)
-    assert reply.code == "not_supported"
-
-
 async def test_a_bundle_by_reference_is_fetched_silently(client: ContextClient) -> None:
     reply = await client.assemble(ask("large: 60000"), timeout_seconds=20)
     assert text_of(reply) == "x" * 60_000

@@ -46,6 +46,10 @@ def test_the_demo_shows_every_outcome_and_leaves_nothing_running(namespace: str)
         "refused_path",
         "abandoned",
         "the identical bundle, byte for byte",
+        "invented_citations",
+        "the next bundle: demo-answers~r1",
+        "accepted  complied, coverage 1, attempt 2",
+        "Cited in layer",
         "usage totals",
         "everything stopped",
     ):

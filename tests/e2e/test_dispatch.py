@@ -331,7 +331,7 @@ async def test_small_records_that_together_exceed_the_topics_limit_all_arrive(
 async def test_a_foreign_topic_is_written_to_as_soon_as_it_is_there(broker: str, topic: str):
     publisher = await publisher_for(broker, idempotent=False)
     reply = OutboundRecord(topic=topic, key=b"k", value=b"v", is_topic_foreign=True)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         with pytest.raises(TopicUnusable, match="does not exist"):
             await publisher.publish(reply)
         await create_topics(broker, topic)
@@ -363,3 +363,32 @@ async def test_aborted_records_are_never_handled_and_markers_are_committed_past(
     async with running(kafka_bootstrap, topic, ledger=ledger) as one:
         await until_committed(kafka_bootstrap, topic, topic, 4)
         assert [record.value for record in one.handler.ended] == [b"kept"]
+
+
+# --- Fairness ----------------------------------------------------------------------------------------
+
+
+async def test_while_one_project_floods_its_partition_the_others_are_answered(
+    broker: str, topic: str, ledger: Path
+):
+    flood_may_end = asyncio.Event()
+
+    async def hold(_: InboundRecord) -> Handled:
+        await flood_may_end.wait()
+        return Handled()
+
+    await create_topics(broker, topic, f"{topic}.replies", partitions=2)
+    await send(broker, topic, [b"flood"] * 40, key=b"flood", partition=0)
+    await send(broker, topic, [b"behind it"] * 5, key=b"other#thread", partition=0)
+    await send(broker, topic, [b"flood"] * 10, key=b"flood#thread", partition=0)
+    await send(broker, topic, [b"elsewhere"] * 5, key=b"third", partition=1)
+    async with running(broker, topic, ledger=ledger, partitions=2, max_in_flight=8, share=4) as one:
+        one.handler.script = {b"flood": hold}
+        await until(lambda: len(one.handler.ended) == 10, what="the others are answered")
+        assert {record.value for record in one.handler.ended} == {b"behind it", b"elsewhere"}
+        await until(lambda: sum(record.value == b"flood" for record in one.handler.handled) == 4)
+        flood_may_end.set()
+        await until_committed(broker, topic, topic, 55)
+        await until_committed(broker, topic, topic, 5, partition=1)
+    flood = [record.offset for record in one.handler.handled if record.value == b"flood"]
+    assert flood == [*range(40), *range(45, 55)]

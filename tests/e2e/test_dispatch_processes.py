@@ -83,18 +83,18 @@ async def test_sigterm_under_load_ends_what_was_begun_and_leaves_the_rest(
     broker: str, topic: str, tmp_path: Path
 ):
     await create_topics(broker, topic, f"{topic}.replies")
-    await send(broker, topic, slow(80))
+    await send(broker, topic, slow(400))
     async with children(broker, topic, tmp_path) as start:
         first = await start()
         await until_answered(broker, topic, 10)
         first.send_signal(signal.SIGTERM)
         assert await asyncio.wait_for(first.wait(), 30) == 0
         ended = len(await answers(broker, topic))
-        assert 10 <= ended < 80
+        assert 10 <= ended < 400
         assert await committed(broker, topic, topic) == ended
         await start()
-        await until_committed(broker, topic, topic, 80, seconds=60)
-    assert sorted(await answers(broker, topic)) == sorted(slow(80))
+        await until_committed(broker, topic, topic, 400, seconds=60)
+    assert sorted(await answers(broker, topic)) == sorted(slow(400))
 
 
 async def test_a_killed_worker_leaves_its_work_to_the_other_one(broker: str, topic: str, tmp_path: Path):

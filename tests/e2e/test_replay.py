@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import signal
 import sys
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
@@ -13,7 +12,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
@@ -24,21 +22,18 @@ from tests.support.cluster import (
     Mode,
     Topics,
     embedded_mode,
-    longer_than,
+    environment_of,
     request,
     workers,
 )
+from tests.support.replaying import broken, replayed
 from worker.kafka.embedded import EmbeddedBroker
-from worker.load.generator import Traffic, generate
 from worker.load.pacing import Pace
 from worker.load.recorder import Captured, Recorder, RecordPlan
 from worker.load.recording import RecordedRecord, Recording, RecordingHeader, RecordingWriter
-from worker.load.replayer import Replayer, ReplayPlan, Target, survey
-from worker.load.report import ReplayReport
+from worker.load.replayer import Replayer, ReplayPlan, Target
 from worker.load.spool import Spool
 from worker.load.synthetic import Synthesizer, Vocabulary
-from worker.wiring_load import ReplayCall, run_replay
-from worker.wiring_settings import read_settings
 
 pytestmark = [pytest.mark.timeout(240), pytest.mark.asyncio(loop_scope="session")]
 
@@ -61,15 +56,6 @@ class Finished:
         return {item["name"]: item["examples"] for item in self.report["invariants"] if not item["holds"]}
 
 
-def environment_of(mode: Mode) -> dict[str, str]:
-    return {
-        "WORKER_KAFKA__BOOTSTRAP_SERVERS": json.dumps([mode.bootstrap]),
-        "WORKER_KAFKA__TOPIC_PREFIX": mode.prefix,
-        "WORKER_KAFKA__GROUP_ID": mode.group,
-        **mode.environment,
-    }
-
-
 async def command(mode: Mode, *arguments: str) -> asyncio.subprocess.Process:
     return await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "worker", *arguments),
@@ -88,24 +74,6 @@ async def finished(process: asyncio.subprocess.Process) -> Finished:
     output, said = await process.communicate()
     assert process.returncode is not None
     return Finished(code=process.returncode, output=output.decode(), said=said.decode())
-
-
-async def replayed(mode: Mode, file: Path, plan: ReplayPlan) -> ReplayReport:
-    """What the command comes to, within this process: starting one takes seconds."""
-    with mock.patch.dict(os.environ, environment_of(mode)):
-        settings = read_settings()
-    call = ReplayCall(path=file, plan=plan, canaries={})
-    return await run_replay(
-        settings,
-        call,
-        surveyed=survey(Recording(file)),
-        on_start=lambda _: None,
-        on_tick=lambda: None,
-    )
-
-
-def broken(report: ReplayReport) -> dict[str, list[str]]:
-    return {verdict.name: verdict.examples for verdict in report.verdicts if not verdict.holds}
 
 
 def varied(number: int) -> dict[str, Any] | bytes:
@@ -192,26 +160,6 @@ async def rogue(mode: Mode, topics: Topics) -> AsyncGenerator[None]:
         await intruding
     finally:
         intruding.cancel()
-
-
-async def test_the_invariants_hold_when_a_worker_is_killed_in_the_middle(
-    mode: Mode, topics: Topics, tmp_path: Path
-) -> None:
-    file = tmp_path / "made-up.rec"
-    with RecordingWriter(file, RecordingHeader(origin="generated", created_at=datetime.now(UTC))) as writer:
-        for record in generate(Traffic(requests=REQUESTS, rate_per_second=30.0)):
-            writer.add(record)
-    async with workers(mode, tmp_path) as start:
-        first = await start()
-        await start()
-        plan = ReplayPlan(run="killed", pace=Pace(speed=1.0), wait_seconds=PATIENCE_SECONDS)
-        replaying = asyncio.create_task(replayed(mode, file, plan))
-        await topics.read_until("bundles", longer_than(REQUESTS // 4))
-        first.signal(signal.SIGKILL)
-        done = await replaying
-    assert broken(done) == {}
-    assert done.holds
-    assert done.measures.answered == REQUESTS
 
 
 async def test_a_recording_that_is_stopped_holds_all_that_came(

@@ -18,7 +18,8 @@ from worker.kafka.topics import TopicNotReady, ensure_topics
 pytestmark = [pytest.mark.timeout(120), pytest.mark.asyncio(loop_scope="session")]
 
 ROLES = (
-    *("requests", "bundles", "usage", "state", "sync", "sync-results"),
+    *("requests", "bundles", "usage", "responses", "verdicts", "escalations"),
+    *("state", "sync", "sync-results"),
     *("tools", "tool-results", "dead-letters"),
 )
 

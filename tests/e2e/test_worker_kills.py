@@ -1,10 +1,9 @@
-"""SIGKILL at awkward moments, on real Kafka and on the embedded broker: every request ends once."""
+"""A request that kills its process, on both brokers; other kills are in `tests/faults`."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-import signal
 from dataclasses import replace
 from pathlib import Path
 
@@ -26,42 +25,6 @@ pytestmark = [pytest.mark.timeout(500), pytest.mark.asyncio(loop_scope="session"
 def mode(mode: Mode) -> Mode:
     """With a short session: each life waits for that of the one before."""
     return replace(mode, session_timeout_ms=3_000)
-
-
-async def test_sigkill_in_the_middle_of_work_loses_and_doubles_nothing(
-    mode: Mode, topics: Topics, tmp_path: Path
-) -> None:
-    wanted = {f"r{number}" for number in range(120)}
-    async with workers(mode, tmp_path) as start:
-        for number in range(120):
-            await topics.send(request(number), key=f"p{number}")
-        for _ in range(2):
-            seen = len((await topics.read_all("bundles")).records)
-            victim = await start()
-            await topics.read_until("bundles", lambda p, seen=seen: len(p.records) > seen)
-            victim.signal(signal.SIGKILL)
-            await victim.ended()
-        await start()
-        await assert_each_ended_once(topics, wanted)
-
-
-async def test_a_kill_at_each_point_of_the_path_still_ends_each_request_once(
-    mode: Mode, topics: Topics, tmp_path: Path
-) -> None:
-    wanted: set[str] = set()
-    async with workers(mode, tmp_path) as start:
-        for life, point in enumerate(
-            ("outcome.before_store", "outcome.after_store", "reply.before_usage", "usage.before_done"),
-            start=1,
-        ):
-            numbers = range(100 * life, 100 * life + 6)
-            wanted |= {f"r{number}" for number in numbers}
-            victim = await start(WORKER_FAILPOINTS=f"{point}=kill@number {numbers[3]}")
-            for number in numbers:
-                await topics.send(request(number), key=f"p{number}")
-            assert await victim.ended() == -signal.SIGKILL
-        await start()
-        await assert_each_ended_once(topics, wanted)
 
 
 async def test_a_request_that_kills_the_process_is_isolated_and_its_neighbours_pass(

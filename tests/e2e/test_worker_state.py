@@ -64,6 +64,8 @@ def ask(number: int, event_ids: list[str], *, project: str) -> dict[str, Any]:
         project=project,
         user_message="Do it.",
         thread_id="t-1",
+        # Without ids to cite things by, which differ by project: two projects' prompts are compared.
+        include=["messages", "layers"],
         after={"event_ids": event_ids},
         as_of="2026-01-02T04:00:00Z",
         deadline_ms=60_000,

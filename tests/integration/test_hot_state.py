@@ -153,7 +153,7 @@ TROUBLES = {
         begin=begin_slowness,
         end=lambda server, _: server.resume(),
         counted="unavailable",
-        timeout_seconds=0.2,
+        timeout_seconds=1.0,
     ),
     "loading": Trouble(begin=begin_loading, end=restart, counted="unavailable"),
     "flushed": Trouble(begin=lambda _, admin: admin.flushall(), end=nothing, counted="miss"),

@@ -213,13 +213,14 @@ async def test_compaction_in_small_steps_comes_to_the_same(
     wanted = await held(store, project, "t1", "")
     assert wanted == expected([*STORY, *tied])
     last_us = max(event.at_us for event in STORY)
-    assert await store.compact(project, before_us=last_us) == len(STORY) + len(tied) - 1
+    things = len({event.entity for event in (*STORY, *tied)})
+    assert await store.compact(project, before_us=last_us) == len(STORY) + len(tied) - things
     assert await store.compact(project, before_us=last_us) == 0
     assert await held(store, project, "t1", "") == wanted
     ((left,),) = await query(
         driver, "MATCH (e:StateEvent {project: $project}) RETURN count(e)", project=project
     )
-    assert left == 1
+    assert left == things
     later = record("later", "message", {"role": "user", "content": "We decided on one more."}, at=99)
     await store.apply(project, [later])
     assert await held(store, project, "t1", "") == expected([*STORY, *tied, later])
@@ -341,7 +342,7 @@ async def test_a_connection_cut_at_the_commit_is_made_good_within_the_call(
 async def test_a_writer_whose_server_stays_away_at_the_commit_can_apply_again_later(
     open_store: Opens, store: Neo4jStateStore, proxy: BoltProxy, project: str, how: str
 ) -> None:
-    writer = open_store(proxy.url, retry_seconds=0.3)
+    writer = open_store(proxy.url, retry_seconds=2.0)
     await writer.apply(project, STORY[:5])
     proxy.cut_at_commit, proxy.is_refusing_after_cut = cast("Any", how), True
     with pytest.raises(StoreUnavailable):
@@ -391,7 +392,7 @@ async def test_a_server_killed_while_events_come_in_holds_whole_batches_and_in_t
     own_neo4j: OwnNeo4j, open_store: Opens
 ) -> None:
     url, password = await asyncio.to_thread(own_neo4j.up)
-    store = open_store(url, ("neo4j", password), retry_seconds=0.3)
+    store = open_store(url, ("neo4j", password), retry_seconds=2.0)
     batches = [batch(number) for number in range(30)]
     told = -1
     killing: list[asyncio.Task[None]] = []

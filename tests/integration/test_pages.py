@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
@@ -15,14 +16,18 @@ from typer.testing import CliRunner
 from schemas.receipt import MAX_LEFT_OUT_LINES, MAX_SHOWN_LINES
 from tests.support.assembling import assemble
 from tests.support.explaining import crowded, stored_of
+from tests.support.usage_records import usage_records
 from worker.cli import app
 from worker.cli_receipts import write_receipt
 from worker.explaining.page import explanation_page
+from worker.explaining.usage_page import usage_page
 from worker.explaining.view import Explanation, FragmentView, RestView, explain
+from worker.usage.aggregate import aggregate_usage
+from worker.usage.picture import picture_of
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
-PAGES = ("explanation", "difference", "supposed")
+PAGES = ("explanation", "difference", "supposed", "usage")
 Scheme = Literal["light", "dark"]
 SCHEMES: tuple[Scheme, ...] = ("light", "dark")
 HOSTILE = (
@@ -77,6 +82,7 @@ TWICE = "---\npack_version: 1\nproject: p\n---\n" + "\n".join(
     f" | tokens: 20 -->\n````python\n{BODY}````\n"
     for rank, path in ((1, "a.py"), (2, "b.py"))
 )
+USAGE = usage_records(600)
 ONE: dict[str, Any] = {"pack": TWICE, "budget": {"total": 1_000, "layers": {"output": 100}}}
 TWO: dict[str, Any] = {"pack": TWICE, "budget": {"total": 800, "layers": {"output": 100}}}
 
@@ -92,16 +98,19 @@ class Opened:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The three pages as the commands write them."""
+    """The pages as the commands write them."""
     folder = tmp_path_factory.mktemp("pages")
     for name, more in (("one", ONE), ("two", TWO)):
         request = crowded(request_id=name, **more)
         write_receipt(folder / f"{name}.json", asyncio.run(assemble(request)))
     one, two = str(folder / "one.json"), str(folder / "two.json")
+    log = folder / "usage.jsonl"
+    log.write_text("".join(json.dumps(record) + "\n" for record in USAGE))
     for command in (
         ["explain", "--receipt", one, "--verify", "--html", str(folder / "explanation.html")],
         ["diff", one, two, "--html", str(folder / "difference.html")],
         ["what-if", "--receipt", two, "--total", "1600", "--html", str(folder / "supposed.html")],
+        ["usage", "report", "--path", str(log), "--html", str(folder / "usage.html")],
     ):
         assert CliRunner().invoke(app, command).exit_code == 0
     return folder
@@ -124,7 +133,7 @@ async def offline(browser: Browser) -> AsyncGenerator[BrowserContext]:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def read(offline: BrowserContext, folder: Path) -> dict[str, Opened]:
-    """The three, opened once, for tests that touch nothing."""
+    """All of them, opened once, for tests that touch nothing."""
     return {name: await opened(offline, folder / f"{name}.html") for name in PAGES}
 
 
@@ -227,7 +236,42 @@ async def test_the_difference_marks_the_first_differing_byte(read: dict[str, Ope
     assert await page.get_by_role("row", name="budget.total 1000 800").is_visible()
 
 
+async def test_the_usage_page_shows_the_totals_and_a_column_for_each_stretch_of_time(
+    read: dict[str, Opened],
+) -> None:
+    page, totals = read["usage"].page, aggregate_usage(USAGE)
+    spent = await page.locator(".budgets td[data-label=spent]").all_inner_texts()
+    assert spent == [f"{layer.spent:,}" for layer in totals.per_layer.values()]
+    columns = await page.locator("svg.chart").first.locator("g").count()
+    assert columns == len(picture_of(USAGE).spans) > 20
+    heights = "[...document.querySelector('svg.chart').children].map((g) => g.lastElementChild.getBBox().y)"
+    assert min(await page.evaluate(heights)) == pytest.approx(0, abs=0.1)
+    for name in ("smith", "implement", "graph: timeout", "budget_too_small"):
+        assert await page.locator(".named").get_by_text(name, exact=True).is_visible()
+
+
 # By keyboard
+
+
+async def test_a_chart_can_be_read_as_a_table_by_keyboard(offline: BrowserContext, folder: Path) -> None:
+    page = (await opened(offline, folder / "usage.html")).page
+    assert await tab(page, 6) == ["a #main", "a #time", "a #layers", "a #steps", "a #who", "a #wrong"]
+    assert await tab(page) == ["summary As a table"]
+    await page.keyboard.press("Enter")
+    calls = await page.locator("#time ~ details td:not([data-label=spent])").all_inner_texts()
+    assert sum(int(text.replace(",", "")) for text in calls) == len(USAGE)
+    await page.close()
+
+
+async def test_names_in_a_usage_log_stay_text(offline: BrowserContext, tmp_path: Path) -> None:
+    path = tmp_path / "hostile.html"
+    path.write_text(usage_page(picture_of(usage_records(300, volks=HOSTILE))))
+    seen = await opened(offline, path)
+    names = await seen.page.locator(".named").first.locator("bdi").all_inner_texts()
+    assert set(HOSTILE) <= set(names)
+    assert await seen.page.evaluate("window.hit === undefined")
+    assert (seen.complaints, seen.requested) == ([], [path.as_uri()])
+    await seen.page.close()
 
 
 async def test_tab_goes_down_the_page_and_keys_open_what_is_closed(page: Page) -> None:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import AsyncGenerator
 from pathlib import Path
+from time import monotonic
 
 import pytest
 import pytest_asyncio
@@ -17,9 +18,14 @@ from hypothesis import strategies as st
 
 from schemas.codes import TaskType
 from schemas.fragments import RelevanceTier
+from tests.support.halting import stop
+from tests.unit.graph.graphs import edge, function, snapshot_of
 from worker.errors import RelevanceUnavailable
-from worker.graph.model import NodeRef
+from worker.graph.links import link_request
+from worker.graph.model import Node, NodeRef
+from worker.graph.refining import relevance_facts
 from worker.graph.relevance import RelevanceFacts
+from worker.graph.selection import select
 from worker.stores.swipl import SwiPrologRelevance
 
 pytestmark = [pytest.mark.services, pytest.mark.asyncio(loop_scope="module")]
@@ -61,6 +67,32 @@ async def test_a_chain_of_shared_requirements_makes_related(engine: SwiPrologRel
     assert await tiers(engine, line("REFACTOR", traces=traces)) == [
         *("core", "peripheral", "related", "related")
     ]
+
+
+async def test_what_a_root_serves_reaches_the_requirement_that_defines_it(engine: SwiPrologRelevance) -> None:
+    root, sibling, other = (function(f"{name}.py", f"{name}_it") for name in ("root", "near", "away"))
+    requirement = Node(label="Requirement", id="REQ-7", name="Deadlines", text="root_it near_it")
+    first, second = (
+        Node(label="RequirementItem", id=f"REQ-7-{n}", name="item", text="root_it near_it") for n in (1, 2)
+    )
+    snapshot = snapshot_of(
+        [root, sibling, other, requirement, first, second],
+        [
+            edge(requirement, "DEFINES", first),
+            edge(requirement, "DEFINES", second),
+            edge(root, "TRACES_TO", first),
+            edge(sibling, "TRACES_TO", second),
+        ],
+    )
+    links = link_request("`root_it` fails\nnear it, away it", (), snapshot)
+    selection = select(links, snapshot, task_type="REFACTOR")
+    facts = relevance_facts(selection, snapshot, task_type="REFACTOR")
+    assert set(facts.hops) >= {node.ref for node in (root, sibling, other, requirement, first, second)}
+    found = (await engine.refine(facts)).tiers
+    assert found[root.ref] == "core"
+    # Through the requirement its items are shared, and so is what serves the other one.
+    assert {found[node.ref] for node in (requirement, first, second, sibling)} == {"related"}
+    assert found[other.ref] == "peripheral"
 
 
 @pytest.mark.parametrize(
@@ -161,16 +193,52 @@ async def test_a_process_that_died_is_replaced(engine: SwiPrologRelevance) -> No
 
 
 async def test_a_process_that_hangs_is_given_up_in_time_and_replaced(swipl: Path) -> None:
-    prolog = SwiPrologRelevance(executable=str(swipl), timeout_seconds=0.2)
+    prolog = SwiPrologRelevance(executable=str(swipl), timeout_seconds=1.0)
     try:
         await prolog.check()
         hung = prolog.process_id
         assert hung is not None
-        os.kill(hung, signal.SIGSTOP)
+        stop(hung)
         with pytest.raises(RelevanceUnavailable):
             await asyncio.wait_for(prolog.refine(line("DOCUMENT")), 10)
         await prolog.check()
         assert prolog.process_id != hung
+    finally:
+        await prolog.close()
+
+
+@pytest.mark.parametrize("sent", [signal.SIGSTOP, signal.SIGKILL])
+async def test_a_process_that_hangs_or_dies_over_a_question_that_it_has_read_is_given_up_too(
+    swipl: Path, sent: signal.Signals
+) -> None:
+    """The end of a connection with nothing unread on it is no error to who reads it."""
+    prolog = SwiPrologRelevance(executable=str(swipl), timeout_seconds=1.0)
+    try:
+        await prolog.check()
+        first = prolog.process_id
+        assert first is not None
+        thinking = asyncio.create_task(
+            prolog._talk(lambda: prolog._running().ask("sleep(30)"))  # pyright: ignore[reportPrivateUsage]  # no rule thinks for so long
+        )
+        await asyncio.sleep(0.3)  # it reads
+        os.kill(first, sent)
+        with pytest.raises(RelevanceUnavailable):
+            await asyncio.wait_for(thinking, 15)
+        await prolog.check()
+        assert prolog.process_id != first
+    finally:
+        await prolog.close()
+
+
+async def test_what_is_answered_in_time_costs_no_process(swipl: Path) -> None:
+    prolog = SwiPrologRelevance(executable=str(swipl), timeout_seconds=1.0)
+    try:
+        await prolog.check()
+        first, started = prolog.process_id, monotonic()
+        # Past the moment at which the first question would have been too slow.
+        while monotonic() < started + 1.4:
+            await prolog.check()
+        assert prolog.process_id == first
     finally:
         await prolog.close()
 
@@ -186,6 +254,29 @@ async def test_without_prolog_it_says_so_and_does_not_try_for_every_request(tmp_
     with pytest.raises(RelevanceUnavailable, match="cannot be started"):
         await prolog.check()
     await prolog.close()
+
+
+async def test_a_process_that_hangs_at_its_start_is_given_up_and_not_started_for_every_request(
+    tmp_path: Path,
+) -> None:
+    hung = tmp_path / "swipl"
+    hung.write_text("#!/bin/sh\nexec sleep 1000\n")
+    hung.chmod(0o700)
+    clock = [0.0]
+    prolog = SwiPrologRelevance(executable=str(hung), start_seconds=0.2, now=lambda: clock[0])
+    async with asyncio.timeout(20):
+        # One after the other: whoever waits behind a start that hangs is not answered by a second one.
+        results = await asyncio.gather(
+            *(prolog.refine(line("DOCUMENT")) for _ in range(8)), return_exceptions=True
+        )
+        assert {type(result) for result in results} == {RelevanceUnavailable}
+        said = [str(result) for result in results]
+        assert said[0].endswith("cannot be started: TimeoutError")
+        assert {text.endswith("a moment ago") for text in said[1:]} == {True}
+        clock[0] = 59.0
+        with pytest.raises(RelevanceUnavailable, match="a moment ago"):
+            await prolog.check()
+        await prolog.close()
 
 
 async def test_prolog_ends_with_a_worker_that_is_killed(swipl: Path) -> None:

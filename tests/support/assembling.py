@@ -74,7 +74,7 @@ async def _digest(seed: int, count: int) -> str:
             **body.get("payload", {}),
             "files_created": ["worker/errors.py", "../x", "nowhere.py"],
         }
-        body["include"] = ["messages", "layers", "usage", "parts", "payload", "payload_content"]
+        body["include"] = ["messages", "layers", "usage", "citations", "parts", "payload", "payload_content"]
         body["layer_timeouts_ms"] = {"ast": 20_000}
         body["deadline_ms"] = 20_000
         seen.update(await outcome_bytes(AssemblyRequest.model_validate(body), using))

@@ -6,7 +6,6 @@ import asyncio
 import json
 import os
 import signal
-import sys
 from collections import defaultdict
 from collections.abc import AsyncGenerator, Callable, Iterable
 from contextlib import asynccontextmanager
@@ -18,6 +17,7 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.structs import TopicPartition
 
 from schemas.topics import TOPICS
+from tests.support.nursery import Forked, nursery
 from worker.kafka.connection import KafkaConnection
 from worker.kafka.topics import ensure_topics
 
@@ -88,7 +88,7 @@ def services_mode(
 class WorkerProcess:
     """One `python -m worker run`."""
 
-    process: asyncio.subprocess.Process
+    process: Forked
     log: Path
 
     def signal(self, number: signal.Signals) -> None:
@@ -103,6 +103,18 @@ class WorkerProcess:
             raise AssertionError(msg) from None
 
 
+def environment_of(mode: Mode) -> dict[str, str]:
+    """The settings of a worker of that mode."""
+    return {
+        "WORKER_KAFKA__BOOTSTRAP_SERVERS": json.dumps([mode.bootstrap]),
+        "WORKER_KAFKA__TOPIC_PREFIX": mode.prefix,
+        "WORKER_KAFKA__GROUP_ID": mode.group,
+        "WORKER_KAFKA__SESSION_TIMEOUT_MS": str(mode.session_timeout_ms),
+        "WORKER_HTTP__PORT": "0",
+        **mode.environment,
+    }
+
+
 @asynccontextmanager
 async def workers(mode: Mode, tmp_path: Path) -> AsyncGenerator[Callable[..., Any]]:
     """Gives `start(**environment)`; every process started is ended on the way out."""
@@ -110,28 +122,15 @@ async def workers(mode: Mode, tmp_path: Path) -> AsyncGenerator[Callable[..., An
 
     async def start(**environment: str) -> WorkerProcess:
         log = tmp_path / f"worker-{len(started)}.log"
-        with log.open("wb") as output:
-            process = await asyncio.create_subprocess_exec(
-                sys.executable,
-                "-m",
-                "worker",
-                "run",
-                cwd=ROOT,
-                env={
-                    **{name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ},
-                    "WORKER_KAFKA__BOOTSTRAP_SERVERS": json.dumps([mode.bootstrap]),
-                    "WORKER_KAFKA__TOPIC_PREFIX": mode.prefix,
-                    "WORKER_KAFKA__GROUP_ID": mode.group,
-                    "WORKER_KAFKA__SESSION_TIMEOUT_MS": str(mode.session_timeout_ms),
-                    "WORKER_HTTP__PORT": "0",
-                    "ORCHESTRATA_CONTEXT_USAGE_LOG": str(tmp_path / "usage.jsonl"),
-                    **mode.environment,
-                    **environment,
-                },
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-            )
+        process = await nursery().start(
+            {
+                **{name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ},
+                "ORCHESTRATA_CONTEXT_USAGE_LOG": str(tmp_path / "usage.jsonl"),
+                **environment_of(mode),
+                **environment,
+            },
+            log,
+        )
         worker = WorkerProcess(process=process, log=log)
         started.append(worker)
         return worker

@@ -172,6 +172,10 @@ class MemoryLedger:
         self.starts[group, position] = self.starts.get((group, position), 0) + 1
         return self.starts[group, position]
 
+    async def withdraw_start(self, group: str, position: RecordRef) -> None:
+        self._check()
+        _count_less(self.starts, (group, position))
+
     async def clear_starts(self, group: str, *, scope: str, topic: str, partition: int) -> None:
         self._check()
         for counted, ref in list(self.starts):
@@ -184,12 +188,21 @@ class MemoryLedger:
         self.attempts[record] = earlier + 1
         return earlier
 
+    async def withdraw_attempt(self, record: RecordRef) -> None:
+        self._check()
+        _count_less(self.attempts, record)
+
     async def end_attempt(self, record: RecordRef) -> None:
         self._check()
         self.attempts.pop(record, None)
 
     async def close(self) -> None:
         """Nothing is open."""
+
+
+def _count_less(counts: dict[Any, int], key: object) -> None:
+    if (left := counts.pop(key, 0) - 1) > 0:
+        counts[key] = left
 
 
 Act = Callable[[InboundRecord], Awaitable[Handled]]
@@ -263,6 +276,7 @@ async def running(
     probe: Callable[[], Awaitable[None]] | None = None,
     limits: Limits | None = None,
     max_in_flight: int = 16,
+    share: int | None = None,
     partitions: int = 1,
     drain_seconds: float = 10,
     idempotent: bool = False,
@@ -284,7 +298,15 @@ async def running(
 
     worker = KafkaWorker(
         connection=connection,
-        routes=[Route(topic=topic, group=group or topic, handler=handler, max_in_flight=max_in_flight)],
+        routes=[
+            Route(
+                topic=topic,
+                group=group or topic,
+                handler=handler,
+                max_in_flight=max_in_flight,
+                max_in_flight_per_project=share,
+            )
+        ],
         publisher=publisher,
         ledger=crash_ledger,
         probe_store=probe_store,

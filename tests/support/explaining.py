@@ -26,7 +26,7 @@ CROWDED: dict[str, Any] = {
     "memory": MEMORY,
     "artifacts": ARTIFACTS,
     "working": {"current_diff": DIFF},
-    "budget": {"total": 1_000, "layers": {"output": 100}},
+    "budget": {"total": 1_200, "layers": {"output": 100}},
 }
 """More than its window holds."""
 

@@ -48,13 +48,29 @@ class FakeConsumer:
 
     # --- What a test does ------------------------------------------------------------------------
 
-    def append(self, tp: TopicPartition, *values: bytes, gap: int = 0) -> None:
+    def append(
+        self,
+        tp: TopicPartition,
+        *values: bytes,
+        gap: int = 0,
+        key: bytes | None = None,
+        headers: tuple[tuple[str, bytes | None], ...] = (),
+    ) -> None:
         """Put records at the end of a partition, behind `gap` offsets that nobody will ever see."""
         records = self.log.setdefault(tp, [])
         offset = records[-1].offset + 1 if records else 0
         for value in values:
             offset += gap
-            records.append(Raw(topic=tp.topic, partition=tp.partition, offset=offset, value=value))
+            records.append(
+                Raw(
+                    topic=tp.topic,
+                    partition=tp.partition,
+                    offset=offset,
+                    value=value,
+                    key=key,
+                    headers=headers,
+                )
+            )
             offset += 1
         self._changed.set()
 

@@ -17,7 +17,7 @@ from schemas.request import AssemblyRequest
 from schemas.usage import UsageCounts, UsageEvent, usage_event_id
 from schemas.wire import DecodeNotes
 from worker.failpoints import Failpoints
-from worker.kafka.handlers import Limits, RequestHandler
+from worker.kafka.handlers import Assemble, Limits, RequestHandler
 from worker.kafka.received import BodyLimits
 from worker.kafka.records import InboundRecord, OutboundRecord
 from worker.kafka.replies import Routes
@@ -151,10 +151,10 @@ class Bench:
     telemetry: Telemetry = field(default_factory=Telemetry)
     failpoints: Failpoints = field(default_factory=Failpoints)
 
-    def handler(self) -> RequestHandler:
-        """One worker's handler; several may share the bench."""
+    def handler(self, *, assemble: Assemble | None = None) -> RequestHandler:
+        """One worker's handler; several may share the bench. `assemble` is the bench's own where absent."""
         return RequestHandler(
-            assemble=self._assemble,
+            assemble=assemble or self._assemble,
             store=self,
             publisher=self,
             usage_log=self,

@@ -4,9 +4,16 @@ from __future__ import annotations
 
 import os
 import select
-from collections.abc import Generator
-from contextlib import contextmanager
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+
+
+def children(process_id: int) -> Iterator[int]:
+    """The processes that one has started and that have not ended."""
+    for thread in Path(f"/proc/{process_id}/task").iterdir():
+        with suppress(OSError):
+            yield from map(int, (thread / "children").read_text().split())
 
 
 @contextmanager

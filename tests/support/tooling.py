@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from schemas.sync import SyncFile, SyncRequest
+from schemas.tools import TOOL_NAMES
 from tests.support.state_events import record
 from worker.budget.tokens import counter_for
 from worker.code.indexing import IndexCache, IndexOptions
@@ -18,6 +19,8 @@ from worker.ports import Scope
 from worker.providers.snapshots import Snapshots
 from worker.providers.threads import SourceThreads
 from worker.retrieval.artifacts import Artifacts
+from worker.retrieval.recording import CallsFor, notes_of
+from worker.retrieval.short_ids import ShortIds
 from worker.retrieval.toolbox import ToolAnswer, Toolbox, ToolPolicy
 from worker.state.writing import StateWriter
 from worker.stores.sqlite import SqliteOutcomeStore
@@ -111,18 +114,30 @@ class Shop:
     writer: StateWriter
     telemetry: Telemetry
 
-    async def call(self, tool: str, *, budget: int | None = None, **arguments: Any) -> ToolAnswer:
+    async def call(
+        self, tool: str, *, budget: int | None = None, request_id: str | None = None, **arguments: Any
+    ) -> ToolAnswer:
         """In thread t1 of the shop."""
-        return await self.ask(tool, arguments, budget=budget)
+        return await self.ask(tool, arguments, budget=budget, request_id=request_id)
 
-    async def ask(self, tool: str, arguments: Mapping[str, Any], *, budget: int | None = None) -> ToolAnswer:
+    async def ask(
+        self,
+        tool: str,
+        arguments: Mapping[str, Any],
+        *,
+        budget: int | None = None,
+        request_id: str | None = None,
+    ) -> ToolAnswer:
         """As `call`, whatever the arguments are named."""
         scope = Scope(project_id="shop", thread_id="t1")
-        return await self.toolbox.call(scope, tool, arguments, budget_tokens=budget)
+        return await self.toolbox.call(scope, tool, arguments, budget_tokens=budget, request_id=request_id)
 
-    async def notes(self, ids: list[str], *, project: str = "shop") -> set[str]:
-        """Of these ids of events, those that the state has."""
-        return set(ids) - (await self.state.heads(project, ["t1"], event_ids=ids)).missing
+    async def called(self, calls: CallsFor, *, project: str = "shop") -> set[str]:
+        """The tools of which the state says that they were called in thread t1."""
+        scope = Scope(project_id=project, thread_id="t1")
+        notes = {note: tool for tool in TOOL_NAMES for note in notes_of(scope, subject=tool, calls=calls)}
+        heads = await self.state.heads(project, ["t1"], event_ids=[*notes])
+        return {tool for note, tool in notes.items() if note not in heads.missing}
 
 
 @asynccontextmanager
@@ -141,6 +156,7 @@ async def open_shop(folder: Path) -> AsyncGenerator[Shop]:
         counter=counter_for("o200k_base"),
         policy=POLICY,
         telemetry=telemetry,
+        short_ids=ShortIds(outcomes),
     )
     writer = StateWriter(state, on_applied=lambda _project, _applied: None)
     try:

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from tests.support.assembling import assemble, assembler, bundle_of, wire_request
 from worker import assembly, planning
-from worker.assembly import Fusing
 from worker.budget.tokens import counter_for
+from worker.fusing import Fusing
 from worker.ports import TokenCounter
 from worker.sealing import SealedBundle
 
@@ -43,9 +43,9 @@ async def test_heavy_requests_are_fused_and_sealed_off_the_event_loop(
     threads: list[threading.Thread] = []
     fuse_and_seal = assembly.fuse_and_seal
 
-    def watched(fusing: Fusing) -> SealedBundle:
+    def watched(fusing: Fusing, **more: Any) -> SealedBundle:
         threads.append(threading.current_thread())
-        return fuse_and_seal(fusing)
+        return fuse_and_seal(fusing, **more)
 
     monkeypatch.setattr(assembly, "fuse_and_seal", watched)
     await assemble(wire_request(**more), assembler())
@@ -127,4 +127,4 @@ def test_a_request_without_context_is_tokenised_once(monkeypatch: pytest.MonkeyP
     message = "Mend the retry loop. " * 20
     bundle_of(wire_request(user_message=message))
     quick_looks = 3  # at system, user and preamble: whether each surely fits
-    assert counter.calls <= quick_looks + 2  # the preamble once a thread, the joined text
+    assert counter.calls <= quick_looks + 3  # preamble and template once a thread, the joined text

@@ -135,6 +135,16 @@ def test_usage_report_reads_a_log(tmp_path: Path) -> None:
     assert json.loads(result.stdout)["total_calls"] == 1
 
 
+def test_usage_report_writes_a_page_and_not_json_beside_it(tmp_path: Path) -> None:
+    log, page = tmp_path / "usage.jsonl", tmp_path / "usage.html"
+    log.write_text('{"volk_alias": "smith", "subject": "chat", "outcome": "complete"}\n')
+    command = ["usage", "report", "--path", str(log), "--html", str(page)]
+    refused = runner.invoke(app, [*command, "--json"])
+    assert (refused.exit_code, page.exists()) == (1, False)
+    assert runner.invoke(app, command).exit_code == 0
+    assert "<bdi>smith</bdi>" in page.read_text()
+
+
 def test_usage_report_without_a_log_says_where_it_looked(tmp_path: Path) -> None:
     result = runner.invoke(app, ["usage", "report", "--path", str(tmp_path / "none.jsonl")])
     assert result.exit_code == 1

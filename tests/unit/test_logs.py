@@ -10,8 +10,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from opentelemetry import trace
+from opentelemetry.trace import SpanContext
 
-from worker.logs import Sparingly
+from worker.logs import Sparingly, with_trace
 
 ROOT = Path(__file__).parents[2]
 
@@ -62,6 +64,17 @@ def test_on_a_console_the_libraries_lines_look_like_the_others() -> None:
         "Unable connect to node",
     ]
     assert "ValueError: a defect" in "\n".join(lines)
+
+
+def test_a_line_names_the_span_in_which_it_was_written_and_none_where_there_is_none() -> None:
+    own = SpanContext(0x4BF92F3577B34DA6A3CE929D0E0E4736, 0xF067AA0BA902B7, is_remote=True)
+    with trace.use_span(trace.NonRecordingSpan(own)):
+        assert with_trace(None, "info", {"event": "e"}) == {
+            "event": "e",
+            "trace_id": "4bf92f3577b34da6a3ce929d0e0e4736",
+            "span_id": "00f067aa0ba902b7",
+        }
+    assert with_trace(None, "info", {"event": "e"}) == {"event": "e"}
 
 
 class Log:

@@ -6,7 +6,7 @@ import asyncio
 import os
 import sys
 from collections.abc import AsyncGenerator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +17,12 @@ from mcp.client.stdio import StdioServerParameters, stdio_client
 from mcp.client.streamable_http import streamable_http_client
 from mcp_types import TextContent
 
-from schemas.tools import tool_event_id
 from tests.support.tooling import Shop, fill, open_shop
 from worker.mcp_server import Bounds, build_server, serve_streamable_http
+from worker.retrieval.recording import CallsFor
 
 TOKEN = "correct horse"  # noqa: S105  of this test alone
+NOW = datetime(2026, 3, 1, tzinfo=UTC)
 CHARGE = "src/shop.py::charge_order"
 SHOP = Bounds(project_id="shop", thread_id="t1")
 
@@ -40,8 +41,7 @@ async def shop(folder: Path) -> AsyncGenerator[Shop]:
 
 
 def server_of(shop: Shop, bounds: Bounds = SHOP) -> Any:
-    now = datetime(2026, 3, 1, tzinfo=UTC)
-    return build_server(shop.toolbox, writer=shop.writer, bounds=bounds, version="1", now=lambda: now)
+    return build_server(shop.toolbox, writer=shop.writer, bounds=bounds, version="1", now=lambda: NOW)
 
 
 def text_of(result: Any) -> str:
@@ -61,6 +61,8 @@ async def play(client: Client) -> None:
     assert "retry_payment(order" in text_of(code)
     assert code.structured_content["receipt"]["nodes"] == [CHARGE]
     assert code.structured_content["tokens"] <= 500
+    named = await client.call_tool("get_code", {"entity_id": CHARGE, "request_id": "r-9"})
+    assert text_of(named) == text_of(code)
     found = await client.call_tool("search_code", {"query": "declined payment", "limit": 1})
     assert "## Function" in text_of(found)
     missed = await client.call_tool("get_code", {"entity_id": "chrage_order"})
@@ -87,10 +89,15 @@ async def test_over_http_with_the_token_every_tool_is_there(shop: Shop, mode: An
         http = httpx2.AsyncClient(headers={"Authorization": f"Bearer {TOKEN}"})
         async with http, Client(streamable_http_client(address, http_client=http), mode=mode) as client:
             await play(client)
-    note = tool_event_id(tool="get_code", thread_id="t1", request_id=None)
-    never = tool_event_id(tool="get_tests", thread_id="t1", request_id=None)
-    assert await shop.notes([note, never]) == {note}
-    assert not await shop.notes([note], project="bank")
+    for request_id, since, noted in (
+        (None, NOW, ["get_code", "search_code"]),
+        (None, NOW + timedelta(seconds=1), []),
+        ("r-9", NOW + timedelta(seconds=1), ["get_code"]),
+        ("r-8", NOW + timedelta(seconds=1), []),
+    ):
+        calls = CallsFor(request_ids=(request_id,) if request_id else (), since=since, until=since)
+        assert sorted(await shop.called(calls)) == noted, (request_id, since)
+        assert not await shop.called(calls, project="bank")
 
 
 @pytest.mark.parametrize("header", [None, "Bearer wrong", f"Basic {TOKEN}", "Bearer"])
@@ -112,6 +119,19 @@ async def test_without_a_token_only_loopback_is_served(shop: Shop) -> None:
         Client(address) as client,
     ):
         assert (await client.list_tools()).tools
+
+
+async def test_a_page_of_another_site_cannot_ask_the_loopback_server(shop: Shop) -> None:
+    asked = {"jsonrpc": "2.0", "id": 1, "method": "tools/list"}
+    async with (
+        serve_streamable_http(server_of(shop), host="127.0.0.1", port=0, token=None) as address,
+        httpx2.AsyncClient(headers={"Accept": "application/json, text/event-stream"}) as http,
+    ):
+        # A name of theirs that leads here, and their page's own origin.
+        for header in ({"Host": "elsewhere.example"}, {"Origin": "https://elsewhere.example"}):
+            answer = await http.post(address, json=asked, headers=header)
+            assert answer.status_code in {403, 421}, header
+        assert (await http.post(address, json=asked)).status_code == 200
 
 
 async def test_without_a_project_each_call_names_its_own_and_sees_no_other(shop: Shop) -> None:

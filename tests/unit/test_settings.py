@@ -1,13 +1,15 @@
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pydantic import BaseModel, SecretStr, ValidationError
 
-from worker.settings import Content, Http, Kafka, Outcomes, Settings, Tracing, read_secret
+from worker.settings import Content, Graph, Http, Kafka, Outcomes, Settings, Tracing, read_secret
 from worker.wiring_settings import read_settings
 
 
@@ -67,13 +69,93 @@ def test_a_misspelled_option_is_refused(monkeypatch: pytest.MonkeyPatch) -> None
         Settings()
 
 
-def test_a_secret_never_shows_in_errors_or_in_print() -> None:
-    with pytest.raises(ValidationError) as caught:
-        Outcomes(redis_password=SecretStr("hunter2"))
+def secrets() -> list[tuple[str, str]]:
+    """Group and name of every setting that holds a secret."""
+    return [
+        (name, field)
+        for name, group in Settings.model_fields.items()
+        if isinstance(group.annotation, type) and issubclass(group.annotation, BaseModel)
+        for field, info in group.annotation.model_fields.items()
+        if SecretStr.__name__ in str(info.annotation)
+    ]
+
+
+def test_every_setting_that_sounds_like_a_secret_is_one() -> None:
+    telling = ("password", "token", "secret", "credential")
+    sounding = [
+        (name, field)
+        for name, group in Settings.model_fields.items()
+        if isinstance(group.annotation, type) and issubclass(group.annotation, BaseModel)
+        for field in group.annotation.model_fields
+        if field.split("_")[-1] in telling
+    ]
+    assert sorted(sounding) == sorted(secrets())
+    assert len(sounding) >= 5
+
+
+COMPANIONS: dict[str, dict[str, Any]] = {
+    "kafka": {"security_protocol": "SASL_SSL", "sasl_username": "u"},
+    "outcomes": {"store": "redis", "redis_url": "redis://r"},
+    "graph": {"store": "neo4j", "neo4j_url": "bolt://n"},
+}
+BESIDE: dict[str, dict[str, Any]] = {"otlp": {"tracing": {"exporter": "otlp"}}}
+
+
+@pytest.mark.parametrize(("group", "name"), secrets())
+def test_a_secret_is_never_shown_comes_from_one_place_and_is_never_empty(
+    group: str, name: str, tmp_path: Path
+) -> None:
+    kind: Any = Settings.model_fields[group].annotation
+    others = COMPANIONS.get(group, {})
+    made = kind(**{**others, name: "hunter2"})
+    settings = Settings(**{group: made, **BESIDE.get(group, {})})
+    shown = (repr(settings), str(settings), settings.model_dump_json(), str(settings.model_dump()))
+    assert not [text for text in shown if "hunter2" in text]
+    path = tmp_path / "secret"
+    path.write_text("hunter2\n")
+    assert getattr(kind(**{**others, f"{name}_file": path}), f"{name}_file") == path
+    for wrong in (
+        {name: "hunter2", f"{name}_file": path},
+        {name: "hunter2", "unheard_of": 1},
+        {name: ""},
+        {name: ["hunter2"]},
+    ):
+        with pytest.raises(ValidationError) as caught:
+            kind(**{**others, **wrong})
+        assert "hunter2" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "redis://u:hunter2@r",
+        "redis://:hunter2@r/0",
+        "redis://r?password=hunter2",
+        "redis://r/0?a=b&password=x",
+    ],
+)
+def test_an_address_with_a_password_is_refused_without_showing_it(url: str) -> None:
+    with pytest.raises(ValidationError, match="password apart") as caught:
+        Outcomes(store="redis", redis_url=url)
     assert "hunter2" not in str(caught.value)
-    assert "hunter2" not in repr(
-        Kafka(security_protocol="SASL_SSL", sasl_username="u", sasl_password=SecretStr("hunter2"))
-    )
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["redis://r", "rediss://worker@r.example:6380/2", "unix:///run/redis.sock?db=1", "redis://[::1]:6379/0"],
+)
+def test_an_address_without_one_is_taken(url: str) -> None:
+    assert Outcomes(store="redis", redis_url=url).redis_address == url
+
+
+def test_the_authorities_of_redis_stand_in_its_address() -> None:
+    outcomes = Outcomes(store="redis", redis_url="rediss://r/0", redis_ca_file=Path("/a b/ca.pem"))
+    assert outcomes.redis_address == "rediss://r/0?ssl_ca_certs=/a%20b/ca.pem"
+
+
+@pytest.mark.parametrize("scheme", ["bolt", "bolt+s", "bolt+ssc", "neo4j", "neo4j+s", "neo4j+ssc"])
+def test_every_scheme_of_neo4j_is_taken(scheme: str) -> None:
+    assert Graph(store="neo4j", neo4j_url=f"{scheme}://n:7687").neo4j_url == f"{scheme}://n:7687"
 
 
 def test_a_secret_is_read_from_its_file_without_the_line_break(tmp_path: Path) -> None:
@@ -84,9 +166,14 @@ def test_a_secret_is_read_from_its_file_without_the_line_break(tmp_path: Path) -
     assert read_secret(None, None) is None
 
 
-def test_a_secret_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="absent"):
-        read_secret(None, tmp_path / "absent")
+@pytest.mark.parametrize("content", [b"", b"\nhunter2\n", b"hunter2\xff\n", None])
+def test_a_secret_file_that_holds_none_is_named_and_not_shown(tmp_path: Path, content: bytes | None) -> None:
+    path = tmp_path / "absent"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(ValueError, match="absent") as caught:
+        read_secret(None, path)
+    assert "hunter2" not in str(caught.value)
 
 
 def test_the_environment_of_the_tests_is_not_the_workers() -> None:
@@ -115,6 +202,17 @@ def test_the_environment_of_the_tests_is_not_the_workers() -> None:
         ),
         ({"STATE__HOT_KEEP_SECONDS": "5"}, "hot_keep_seconds"),
         ({"KAFKA__SASL_MECHANISM": "PLAIN"}, "sasl_mechanism"),
+        ({"KAFKA__SECURITY_PROTOCOL": "SSL", "KAFKA__SSL_KEY_FILE": "a"}, "ssl_key_file"),
+        ({"KAFKA__SSL_CERTIFICATE_FILE": "a"}, "ssl_certificate_file"),
+        (
+            {"OUTCOMES__STORE": "redis", "OUTCOMES__REDIS_URL": "redis://r", "OUTCOMES__REDIS_CA_FILE": "a"},
+            "redis_ca_file",
+        ),
+        (
+            {"GRAPH__STORE": "neo4j", "GRAPH__NEO4J_URL": "bolt://n", "GRAPH__NEO4J_CA_FILE": "a"},
+            "neo4j_ca_file",
+        ),
+        ({"HTTP__PUBLIC_URL": "http://u:p@h"}, "HTTP__PUBLIC_URL"),
         ({"TRACING__RATIO": "0.5"}, "tracing.ratio"),
     ],
 )
@@ -124,6 +222,22 @@ def test_an_option_without_effect_is_refused_by_name(
     for name, value in variables.items():
         monkeypatch.setenv(f"WORKER_{name}", value)
     with pytest.raises(ValueError, match=named):
+        read_settings()
+
+
+@pytest.mark.parametrize(
+    ("layers", "complaint"),
+    [
+        ({"output": 700, "graph": 301}, "layers reserve 1001 tokens of a window of 1000"),
+        ({"graf": 1}, "GRAF.*should be 'system'"),
+    ],
+)
+def test_a_split_that_no_window_can_have_is_refused(
+    monkeypatch: pytest.MonkeyPatch, layers: dict[str, int], complaint: str
+) -> None:
+    row = {"window": 1_000, "encoding": "bytes", "layers": layers}
+    monkeypatch.setenv("WORKER_CONTENT__MODELS", json.dumps({"own": row}))
+    with pytest.raises(ValueError, match=complaint):
         read_settings()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import os
 import select
@@ -10,6 +11,8 @@ import signal
 import sys
 from collections.abc import AsyncGenerator, Callable
 from pathlib import Path
+from typing import Any
+from unittest import mock
 
 import pytest
 from hypothesis import given, settings
@@ -211,6 +214,46 @@ async def test_a_process_that_does_not_start_is_said_to_and_waits_for_nobody(tmp
         await talking.sync(request("def f(): ...\n"), is_settled=no)
     await broken.close()
     await talking.close()
+
+
+async def test_a_process_that_is_not_ready_in_time_is_unavailable_and_ended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    spawn, made = asyncio.create_subprocess_exec, list[asyncio.subprocess.Process]()
+
+    async def noting(*command: str, **options: Any) -> asyncio.subprocess.Process:
+        made.append(await spawn(*command, **options))
+        return made[-1]
+
+    monkeypatch.setattr("asyncio.create_subprocess_exec", noting)
+    program = "import time; time.sleep(3_600)"
+    slow = SyncingChild([sys.executable, "-S", "-c", program], setup=b"", start_timeout_seconds=0.01)
+    for _ in range(2):
+        with pytest.raises(StoreUnavailable, match="not ready in time"):
+            await slow.sync(request("def f(): ...\n"), is_settled=no)
+    assert [process.returncode for process in made] == [-signal.SIGKILL] * 2
+
+
+@pytest.mark.parametrize(
+    ("number", "raised"),
+    [
+        (errno.EAGAIN, StoreUnavailable),
+        (errno.ENOMEM, StoreUnavailable),
+        (errno.EMFILE, StoreUnavailable),
+        (errno.ENFILE, StoreUnavailable),
+        (errno.ENOENT, OSError),
+        (errno.EACCES, OSError),
+    ],
+)
+async def test_a_machine_that_is_short_of_something_is_unavailable_and_a_wrong_command_is_a_defect(
+    number: int, raised: type[Exception]
+) -> None:
+    child = SyncingChild(["never"], setup=b"")
+    with (
+        mock.patch("asyncio.create_subprocess_exec", side_effect=OSError(number, os.strerror(number))),
+        pytest.raises(raised),
+    ):
+        await child.sync(request("def f(): ...\n"), is_settled=no)
 
 
 texts = st.text()

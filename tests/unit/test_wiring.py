@@ -70,7 +70,8 @@ def test_what_is_no_secret_in_a_url_stays(url: str, shown: str) -> None:
 
 def test_doctor_never_prints_the_password_of_a_store(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORKER_OUTCOMES__STORE", "redis")
-    monkeypatch.setenv("WORKER_OUTCOMES__REDIS_URL", "redis://worker:s3cret-word@127.0.0.1:1/0")
+    monkeypatch.setenv("WORKER_OUTCOMES__REDIS_URL", "redis://worker@127.0.0.1:1/0")
+    monkeypatch.setenv("WORKER_OUTCOMES__REDIS_PASSWORD", "s3cret-word")
     monkeypatch.setenv("WORKER_KAFKA__BOOTSTRAP_SERVERS", '["127.0.0.1:1"]')
     result = runner.invoke(app, ["doctor", "--json"])
     assert "outcome store" in result.output

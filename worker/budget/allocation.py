@@ -18,7 +18,9 @@ from functools import lru_cache
 
 from schemas.codes import PartName
 from worker.budget.layers import CONTENT_LAYERS, LENDING_ORDER, ContextBudget
+from worker.budget.tokens import count_lines_up_to
 from worker.errors import BudgetTooSmall, PinsExceedWindow
+from worker.ports import TokenCounter
 
 LayerTokens = Mapping[str, int] | Mapping[PartName, int]
 """Tokens by layer name. Two spellings, since the key type of a Mapping is invariant."""
@@ -135,6 +137,25 @@ def flow_on(effective: ContextBudget, *, demands: LayerTokens) -> ContextBudget:
         layers[layer] -= given
         lent -= given
     return effective.with_layers(layers)
+
+
+def demands_for(
+    effective: ContextBudget, texts: Mapping[PartName, Sequence[str]], counter: TokenCounter
+) -> dict[PartName, int]:
+    """What `flow_on` needs to know of layers that could show these texts, in tokens; each is given by lines.
+
+    Exact for what fits. What does not is counted as far as its layer can get at the most, which is its own
+    reservation and all that the others leave: more would change nothing.
+    """
+    layers = effective.as_layers()
+    demands: dict[PartName, int] = {
+        layer: count_lines_up_to(counter, lines, layers[layer]) for layer, lines in texts.items()
+    }
+    wanting: list[PartName] = [layer for layer, tokens in demands.items() if tokens > layers[layer]]
+    idle = sum([layers[layer] - demands.get(layer, 0) for layer in CONTENT_LAYERS if layer not in wanting])
+    for layer in wanting if idle else ():
+        demands[layer] = count_lines_up_to(counter, texts[layer], layers[layer] + idle)
+    return demands
 
 
 def seal(effective: ContextBudget, *, spent: LayerTokens, floors: LayerTokens) -> ContextBudget | Overflow:

@@ -7,6 +7,7 @@ what lies beyond the first plane. (A test compares the kinds with tiktoken's eng
 
 from __future__ import annotations
 
+import codecs
 import unicodedata
 from functools import cache
 from typing import Final
@@ -53,6 +54,10 @@ _HAN: Final = (
 )
 _TAGS: Final = (0xE0020, 0xE0080)
 """Of which flags of regions are made."""
+
+
+# Loaded with this module, and not by the first request that has such text.
+codecs.lookup("utf-32-le")
 
 
 def kinds_of(text: str) -> bytes:

@@ -14,7 +14,8 @@ from bisect import bisect_right
 from dataclasses import dataclass
 from typing import Final
 
-_MARKS: Final = ("```", "~~~")
+_BACKTICKS: Final = "```"
+_MARKS: Final = (_BACKTICKS, "~~~")
 _MAX_CONTAINERS: Final = 32
 _CHECKPOINT_LINES: Final = 64
 _TAB_COLUMNS: Final = 4
@@ -56,11 +57,29 @@ _IN_PARAGRAPH: Final = _State(in_paragraph=True)
 
 def open_fence(text: str) -> str | None:
     """The line that closes the fence which `text` leaves open; None if it leaves none."""
+    if _is_one_block(text):
+        return None
     return FenceTracker(text).closing_line(len(text))
+
+
+def may_open_fence(text: str) -> bool:
+    """Whether there is anything in the text that fences are made of. Much cheaper than looking for fences."""
+    return "`" in text or "~" in text
+
+
+def _is_one_block(text: str) -> bool:
+    """Whether the whole text is one fenced block, as sources quote code: found without reading its lines."""
+    if not text.startswith(_BACKTICKS) or not text.endswith(f"\n{_BACKTICKS}"):
+        return False
+    info_end = text.index("\n")
+    closing = len(text) - len(_BACKTICKS)
+    return text.find("`", len(_BACKTICKS), info_end) < 0 and text.find(_BACKTICKS, info_end) == closing
 
 
 def close_open_fence(text: str) -> str:
     """The text, with one more line when it leaves a fence open."""
+    if not may_open_fence(text):
+        return text
     return text + closing_suffix(text, len(text), open_fence(text))
 
 

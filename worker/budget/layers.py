@@ -125,26 +125,32 @@ class ContextBudget:
         return ContextBudget(total=self.total, **{**self.as_layers(), **layers})
 
 
+DEFAULT_BUDGET: Final = ContextBudget(total=DEFAULT_WINDOW, **DEFAULT_SPLIT_128K)
+"""The default split as a budget."""
+
+
 def default_layers(total: int) -> dict[str, int]:
     """The default split scaled to a window of `total` tokens, each share rounded down."""
     return {name: total * tokens // DEFAULT_WINDOW for name, tokens in DEFAULT_SPLIT_128K.items()}
 
 
-def requested_budget(*, total: int, layers: Mapping[str, int]) -> ContextBudget:
-    """The budget that a request asks for.
+def requested_budget(
+    *, total: int, layers: Mapping[str, int], split: ContextBudget = DEFAULT_BUDGET
+) -> ContextBudget:
+    """The budget that a request asks for, of a model whose window is split so where nobody asks.
 
-    Layers that are not named share what the named ones leave, in proportion to the default split and
-    rounded down. The unreserved part of the default split takes its share too, so a request that
-    names no layer gets exactly `default_layers(total)`, and there is room left for overhead.
+    Layers that are not named share what the named ones leave, in proportion to the split and rounded
+    down. Its unreserved part takes its share too, so a request that names no layer gets exactly the split,
+    scaled to `total`, and there is room left for overhead.
 
     Raises UnknownLayer on a name outside the eleven, InvalidRequest when the named layers are
     negative or exceed `total`.
     """
-    return _split_budget(total, tuple(layers.items()))
+    return _split_budget(total, tuple(layers.items()), split)
 
 
 @lru_cache(maxsize=1_024)
-def _split_budget(total: int, named: tuple[tuple[str, int], ...]) -> ContextBudget:
+def _split_budget(total: int, named: tuple[tuple[str, int], ...], split: ContextBudget) -> ContextBudget:
     """The same for all requests that name the same shares, which most do."""
     layers = dict(named)
     for name in layers:
@@ -160,11 +166,10 @@ def _split_budget(total: int, named: tuple[tuple[str, int], ...]) -> ContextBudg
             total_tokens=total,
             requested_tokens=total - left,
         )
-    # Never zero: the default split leaves a part unreserved.
-    unnamed = DEFAULT_WINDOW - sum(DEFAULT_SPLIT_128K[name] for name in layers)
-    shares = {
-        name: left * tokens // unnamed for name, tokens in DEFAULT_SPLIT_128K.items() if name not in layers
-    }
+    default = split.as_layers()
+    # A model's own split may leave nothing for those that are not named: then they have nothing to share by.
+    unnamed = max(1, split.total - sum(default[name] for name in layers))
+    shares = {name: left * tokens // unnamed for name, tokens in default.items() if name not in layers}
     return ContextBudget(total=total, **shares, **layers)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from schemas.request import AssemblyRequest
+from worker.budget.layers import DEFAULT_BUDGET, ContextBudget, requested_budget
 from worker.errors import InvalidRequest, UnknownModel
 
 
@@ -18,6 +19,8 @@ class ModelSpec:
     framing_tokens: int = 16
     """Role markers of a system and a user message and the start of the reply, together."""
     safety_factor: str = "1"
+    layers: tuple[tuple[str, int], ...] = ()
+    """Tokens that layers reserve of the whole window; the others share the rest as in the default split."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +32,8 @@ class Window:
     encoding: str
     framing_tokens: int
     safety_factor: str
+    split: ContextBudget
+    """How the model's whole window is shared where a request says nothing."""
 
 
 def resolve_window(
@@ -55,4 +60,10 @@ def resolve_window(
         encoding=request.encoding or spec.encoding,
         framing_tokens=spec.framing_tokens,
         safety_factor=spec.safety_factor,
+        split=_split(spec.window, spec.layers),
     )
+
+
+def _split(window: int, layers: tuple[tuple[str, int], ...]) -> ContextBudget:
+    # Not the default scaled to the window, which would be rounded twice.
+    return requested_budget(total=window, layers=dict(layers)) if layers else DEFAULT_BUDGET

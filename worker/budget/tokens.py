@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from decimal import Decimal
 from fractions import Fraction
 from functools import lru_cache
@@ -126,6 +126,37 @@ def _kept_counter(encoding: str, safety_factor: str) -> TokenCounter:
         if (encoding, factor) not in _counters:
             _counters[encoding, factor] = ScaledCounter(plain, factor)
         return _counters[encoding, factor]
+
+
+def count_lines(counter: TokenCounter, lines: Iterable[str]) -> int:
+    """`counter.count` of these lines joined, found as `count_lines_up_to` finds it."""
+    if isinstance(counter, ScaledCounter):
+        return counter.scale(count_lines(counter.inner, lines))
+    if isinstance(counter, TiktokenCounter):
+        return counter.count_lines(lines)
+    return counter.count("".join(lines))
+
+
+def count_lines_up_to(counter: TokenCounter, lines: Iterable[str], limit_tokens: int) -> int:
+    """`counter.count_up_to` of these lines joined, which hold their own line breaks.
+
+    Where the encoding is known to split between them, each is counted by itself, and what was counted before
+    in another text is known; the number is that of the joined text all the same.
+    """
+    if isinstance(counter, ScaledCounter):
+        raw = count_lines_up_to(counter.inner, lines, counter.raw_budget(limit_tokens))
+        return counter.scale(raw)
+    if isinstance(counter, TiktokenCounter):
+        return counter.count_lines_up_to(lines, limit_tokens)
+    return counter.count_up_to("".join(lines), limit_tokens)
+
+
+def lines_fit(counter: TokenCounter, lines: Sequence[str], budget_tokens: int) -> bool:
+    """Whether the joined lines have at most `budget_tokens`, found the cheapest way."""
+    # No token is shorter than a byte, and no character longer than four.
+    if counter.raw_budget(budget_tokens) >= 4 * sum(map(len, lines)):
+        return True
+    return count_lines_up_to(counter, lines, budget_tokens) <= budget_tokens
 
 
 def charge_spans(

@@ -70,7 +70,11 @@ def _build(name: str) -> Vocabulary:
     encoding = tiktoken.Encoding(**cast("dict[str, Any]", offline()))
     token_bytes = np.zeros(encoding.n_vocab, dtype=np.int64)
     token_bytes[np.fromiter(ranks.values(), np.int64)] = np.fromiter(map(len, ranks), np.int64)
-    return Vocabulary(encoding, token_bytes, int(token_bytes.max()), sorted(ranks))
+    # tiktoken has them in order already, though it does not say so: sorting them anew takes as long as half
+    # of all the rest, making sure of it a tenth of that.
+    tokens = encoding.token_byte_values()
+    tokens.sort()
+    return Vocabulary(encoding, token_bytes, int(token_bytes.max()), tokens)
 
 
 def _read_ranks(name: str, *, expected_sha256: str) -> dict[bytes, int]:

@@ -1,5 +1,7 @@
 """Scaffolds for tests: of one function a file for pytest with a test for each branch that nothing has run.
 
+An `if` without an `else` has two: where its condition holds, and where it does not.
+
 A scaffold says what is to be written and cannot be mistaken for a test that passes. Each test is marked as
 expected to fail for being unwritten, strictly: as it stands it counts as `xfailed`; a written one that passes
 below its mark fails the run until the mark goes; and `pytest --runxfail` fails for each that is unwritten,
@@ -12,7 +14,7 @@ from __future__ import annotations
 import ast
 import keyword
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -62,6 +64,16 @@ class BranchTest:
 
     name: str
     branch_id: str
+    """The same for both sides of an `if` without `else`."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Side:
+    """One way that control can go at a branch point."""
+
+    branch: Branch
+    holds: bool = True
+    """False where it is the side of an `if` that has no lines of its own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,16 +86,17 @@ class BranchTests:
     """Empty where there is no branch to test."""
     tests: tuple[BranchTest, ...]
     tested: int
-    """Branches that were left out because something has run them."""
+    """Sides of branches that were left out because something has run them."""
     more: int
-    """Branches beyond the cap."""
+    """Sides beyond the cap."""
 
 
 def branch_tests(node: Node, *, executed_lines: Collection[int] = ()) -> BranchTests | NotSupported:
     """A scaffold for the branches of a Python function, as a graph holds it, of which no line was executed.
 
     `executed_lines` are of the function's file, as coverage counts them; without any, no branch counts as
-    tested. O(length of the function).
+    tested. That a condition without `else` failed shows where its own lines were not executed, or leave the
+    block and those below were; else lines do not tell, and it gets its test. O(length of the function).
     """
     if node.language != "python":
         return NotSupported("tests are written for Python alone")
@@ -94,20 +107,47 @@ def branch_tests(node: Node, *, executed_lines: Collection[int] = ()) -> BranchT
     target = _target(node, qualname)
     if isinstance(target, NotSupported):
         return target
-    branches = branches_of(found[1])
-    wanted = untested_branches(branches, executed_lines)
+    sides, wanted = _sides(branches_of(found[1]), target.one_sided(node), frozenset(executed_lines))
     shown = wanted[:MAX_TESTS]
-    names = [_test_name(node.name, branch) for branch in shown]
-    texts = [target.test(name, branch) for name, branch in zip(names, shown, strict=True)]
+    names = [_test_name(node.name, side) for side in shown]
+    texts = [target.test(name, side) for name, side in zip(names, shown, strict=True)]
     head = _HEAD.format(docstring=_quoted(_docstring(node.id)), imports=target.imports)
     module = re.sub(r"\W", "_", node.path.rpartition("/")[2].partition(".")[0])
     return BranchTests(
         path=f"tests/test_{module}_{node.name}_branches.py",
         text="\n\n".join([head, *texts]) if texts else "",
-        tests=tuple(BranchTest(name, branch.id) for name, branch in zip(names, shown, strict=True)),
-        tested=len(branches) - len(wanted),
+        tests=tuple(BranchTest(name, side.branch.id) for name, side in zip(names, shown, strict=True)),
+        tested=sides - len(wanted),
         more=len(wanted) - len(shown),
     )
+
+
+def _sides(
+    branches: Sequence[Branch], one_sided: Mapping[int, int | None], executed_lines: frozenset[int]
+) -> tuple[int, list[_Side]]:
+    """How many sides the branches have, and those that nothing is known to have run, in source order.
+
+    `one_sided` says of the line of each `if` without `else` which line follows it in its block.
+    """
+    untested = frozenset(branch.number for branch in untested_branches(branches, executed_lines))
+    count = len(branches)
+    wanted: list[_Side] = []
+    for branch in branches:
+        point = branch.point
+        if branch.number in untested:
+            wanted.append(_Side(branch))
+        if point.kind not in {"if", "elif"} or point.line not in one_sided:
+            continue
+        count += 1
+        below = one_sided[point.line]
+        is_condition_run = point.line in executed_lines
+        if branch.number in untested:
+            has_failed = is_condition_run and point.body_line > point.line
+        else:
+            has_failed = bool(point.leaves) and below in executed_lines
+        if not has_failed:
+            wanted.append(_Side(branch, holds=False))
+    return count, wanted
 
 
 def module_name(path: str) -> str | None:
@@ -166,18 +206,45 @@ class _Target:
         is_async = isinstance(self._definition, ast.AsyncFunctionDef)
         return "\n".join((["import asyncio"] if is_async else []) + lines) + "\n"
 
-    def test(self, name: str, branch: Branch) -> str:
-        """The test of one branch. Its first statement raises Unwritten."""
-        point = branch.point
+    def one_sided(self, node: Node) -> Mapping[int, int | None]:
+        """By the line of each `if` or `elif` without `else`, in the node's file: the line that follows it.
+
+        None where it is the last in its block.
+        """
+        offset = node.start_line - self._first_line()
+        found: dict[int, int | None] = {}
+        blocks: list[Sequence[ast.stmt]] = [self._definition.body]
+        while blocks:
+            block = blocks.pop()
+            for place, statement in enumerate(block):
+                if isinstance(statement, _FunctionNode | ast.ClassDef):
+                    continue
+                below = block[place + 1].lineno + offset if place + 1 < len(block) else None
+                for end in _ends_of_chain(statement):
+                    # As the inner block of its chain it is met again.
+                    found.setdefault(end.lineno + offset, below)
+                blocks += _blocks_in(statement)
+        return found
+
+    def _first_line(self) -> int:
+        return min([self._definition.lineno, *(item.lineno for item in self._definition.decorator_list)])
+
+    def test(self, name: str, side: _Side) -> str:
+        """The test of one side of a branch. Its first statement raises Unwritten."""
+        branch, point = side.branch, side.branch.point
         lines = f"L{point.line}" + (f"-{point.end_line}" if point.end_line > point.line else "")
         said = f"{point.kind} {point.condition}".strip()
-        ends = f", which ends in {point.leaves}" if point.leaves else ""
-        holds = f"the exception of L{point.end_line}" if point.leaves == "raise" else "what then holds"
+        if not side.holds:
+            ends, holds, raises = ", where it does not hold", "what holds where not", False
+        else:
+            raises = point.leaves == "raise"
+            ends = f", which ends in {point.leaves}" if point.leaves else ""
+            holds = f"the exception of L{point.end_line}" if raises else "what then holds"
         body = [
             _quoted(f"{branch.label}, {lines}: `{said}`{ends}."),
             f"expected = choose({_literal(f'{holds}: {said}')})",
             *self._arrange(),
-            *self._act(raises=point.leaves == "raise"),
+            *self._act(raises=raises),
         ]
         return "\n".join(["@unwritten", f"def {name}() -> None:", *(f"    {line}" for line in body)]) + "\n"
 
@@ -267,6 +334,26 @@ class _Target:
         return f"{arg.arg}: {annotation}"
 
 
+def _ends_of_chain(statement: ast.stmt) -> Iterator[ast.If]:
+    """The last `if` or `elif` of a chain, where no `else` follows it."""
+    while isinstance(statement, ast.If):
+        if not statement.orelse:
+            yield statement
+            return
+        # An `else` with nothing but an `if` in it reads the same to the parser; its chain ends alike.
+        if len(statement.orelse) > 1:
+            return
+        statement = statement.orelse[0]
+
+
+def _blocks_in(statement: ast.stmt) -> Iterator[Sequence[ast.stmt]]:
+    for name in ("body", "orelse", "finalbody"):
+        if block := getattr(statement, name, None):
+            yield block
+    for held in (*getattr(statement, "handlers", ()), *getattr(statement, "cases", ())):
+        yield held.body
+
+
 def _yields(body: Sequence[ast.stmt]) -> Iterator[bool]:
     """True for each `yield` of the function's own."""
     stack: list[ast.AST] = [*body]
@@ -287,8 +374,9 @@ def _last_name(decorator: ast.expr) -> str:
             return ""
 
 
-def _test_name(function: str, branch: Branch) -> str:
-    said = f"{branch.point.kind} {branch.point.condition}"
+def _test_name(function: str, side: _Side) -> str:
+    branch = side.branch
+    said = f"{'' if side.holds else 'not '}{branch.point.kind} {branch.point.condition}"
     slug = _NOT_IN_NAMES.sub("_", said)[:_MAX_SLUG_CHARS].strip("_").lower()
     return f"test_{function}_{branch.label}_{slug}"
 

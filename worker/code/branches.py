@@ -46,7 +46,6 @@ class NotSupported:
 class Branches:
     """The branch points of one function."""
 
-    function_id: str
     complexity: int
     branches: tuple[Branch, ...]
     """The first `MAX_BRANCHES`."""
@@ -84,7 +83,6 @@ def read_branches_of(node: Node) -> Branches | NotSupported:
     facts, found = function
     branches = branches_of(found)
     return Branches(
-        function_id=found.id,
         complexity=found.complexity,
         branches=branches[:MAX_BRANCHES],
         more=len(branches[MAX_BRANCHES:]),

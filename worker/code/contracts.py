@@ -21,6 +21,7 @@ from worker.code.shapes import Shape, shape_of
 from worker.code.skeletons import Skeleton, skeleton
 
 MAX_CONTRACT_CHARS: Final = 200_000
+_MAX_LINE_CHARS: Final = 1_000
 
 _HEADER: Final = re.compile(r"classDiagram(?:-v2)?\s*\Z")
 _CLASS: Final = re.compile(
@@ -112,7 +113,10 @@ class _Reading:
 
     def read(self, line: str) -> None:
         """Take in the next line."""
-        if self._inside is not None:
+        if len(line) > _MAX_LINE_CHARS:
+            # The expressions below take time in the square of a line, and a caller sends it.
+            self.unread.append(line[:_MAX_LINE_CHARS])
+        elif self._inside is not None:
             self._read_inside(self._inside, line)
         elif line == "}" or (line.startswith("namespace ") and line.endswith("{")):
             return  # of a namespace only what is in it counts

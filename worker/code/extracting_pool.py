@@ -18,12 +18,11 @@ import threading
 import weakref
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager, suppress
-from pathlib import Path
 from typing import IO, Final, cast
 
 import structlog
 
-import worker
+from worker.children import finding_this_package, without_settings
 from worker.code.extracting_process import FAILED
 from worker.code.facts import ModuleFacts, ParseProblem
 from worker.code.facts_stream import decode_facts
@@ -190,14 +189,12 @@ class _Child:
     """One process, and its two pipes."""
 
     def __init__(self) -> None:
-        root = str(Path(worker.__file__).parent.parent)
-        path = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH", ""))))
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-m", "worker.code.extracting_process"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
-            env={**os.environ, "PYTHONPATH": path},
+            env=finding_this_package(without_settings(os.environ)),
             # What a terminal sends to the worker is the worker's to answer.
             process_group=0,
         )

@@ -19,6 +19,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
+from worker.children import without_settings
+
 MAX_COMMITS: Final = 1_500
 MAX_FILES_A_COMMIT: Final = 30
 """A commit that touches more says little of any of them: it gives a time to its files, and no edges."""
@@ -149,7 +151,9 @@ def _git(root: Path, *arguments: str) -> bytes | None:
     program = shutil.which("git")
     if program is None:
         return None
-    environment = {key: value for key, value in os.environ.items() if not key.startswith("GIT_")}
+    environment = {
+        name: value for name, value in without_settings(os.environ).items() if not name.startswith("GIT_")
+    }
     environment |= {
         "GIT_CONFIG_NOSYSTEM": "1",
         "GIT_CONFIG_GLOBAL": os.devnull,

@@ -16,7 +16,7 @@ import re
 import tokenize
 import warnings
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Final
 
 import regex
@@ -143,8 +143,13 @@ def _parse_pieces(text: str) -> tuple[ast.stmt, ...]:
     return tuple(statements)
 
 
+# Not called by its name: once such a call has run a few times, the interpreter takes a shorter way to a
+# built-in function, with one step less on the stack, and what nests three levels deeper parses from then on.
+_PARSER: Final = partial(compile, filename=_ANALYSED, mode="exec", flags=ast.PyCF_ONLY_AST, dont_inherit=True)
+
+
 def _compile(text: str) -> ast.Module:
-    tree = compile(text, _ANALYSED, "exec", ast.PyCF_ONLY_AST, dont_inherit=True)
+    tree = _PARSER(text)
     assert isinstance(tree, ast.Module)  # noqa: S101 - what "exec" gives; the stub says AST
     return tree
 

@@ -16,21 +16,22 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import IO, Final, cast
 
-import worker
+from worker.children import finding_this_package, without_settings
 from worker.code.facts_codec import decode_reading, encode_reading
 from worker.code.frames import read_frame, write_frame
 from worker.code.languages import language_of
 from worker.code.reading import FileReaders, FileReading
 from worker.code.reading_process import Job, name_readers, read_all
+from worker.errors import StoreUnavailable
 
 IN_PROCESS_BYTES: Final = 600_000
 """Sources shorter than this in all take less time than a process takes to start."""
 
 MAX_FILE_SECONDS: Final = 30.0
 MAX_START_SECONDS: Final = 60.0
+_WHAT: Final = "the process that reads files"
 _AHEAD: Final = 8
 """Files that a process is given before it has answered, so that it never waits for us."""
 
@@ -43,11 +44,13 @@ def read_files(
     *,
     processes: int = 0,
     max_file_seconds: float = MAX_FILE_SECONDS,
+    max_start_seconds: float = MAX_START_SECONDS,
     on_read: Callable[[int], object] = lambda _: None,
 ) -> Readings:
     """By path, the reading of each file and that encoded. `on_read` is told how many there are so far.
 
     `processes` is how many to start at most; 0 means one a core. The result does not depend on it.
+    Raises StoreUnavailable where a process is not ready in time, and RuntimeError where it ends at its start.
     """
     size = sum(len(content) for _, content in jobs)
     results: dict[str, tuple[FileReading, bytes]] = {}
@@ -61,7 +64,7 @@ def read_files(
         thread.start()
         thread.join()
         return results
-    pool = _Pool(jobs, readers, max_file_seconds=max_file_seconds)
+    pool = _Pool(jobs, readers, max_file_seconds=max_file_seconds, max_start_seconds=max_start_seconds)
     count = processes or len(os.sched_getaffinity(0))
     for path, answer in pool.run(min(count, len(jobs))):
         reading = decode_reading(answer)
@@ -79,11 +82,19 @@ def _failed(path: str, reason: str) -> FileReading:
 class _Pool:
     """Processes that share one queue of files."""
 
-    def __init__(self, jobs: Sequence[Job], readers: FileReaders, *, max_file_seconds: float) -> None:
+    def __init__(
+        self,
+        jobs: Sequence[Job],
+        readers: FileReaders,
+        *,
+        max_file_seconds: float,
+        max_start_seconds: float,
+    ) -> None:
         # Long files first, so that none is left alone at the end.
         self._jobs = deque(sorted(jobs, key=lambda job: (-len(job[1]), job[0])))
         self._readers = name_readers(readers)
         self._max_file_seconds = max_file_seconds
+        self._max_start_seconds = max_start_seconds
         self._answers: queue.SimpleQueue[tuple[str, bytes] | BaseException | None] = queue.SimpleQueue()
 
     def run(self, count: int) -> _Answers:
@@ -106,8 +117,11 @@ class _Pool:
         """Give files to a process until none are left, or until it is gone."""
         sent: deque[Job] = deque()
         try:
-            if child.answer(MAX_START_SECONDS) is None:
-                raise RuntimeError("a process that reads files does not start")
+            if child.answer(self._max_start_seconds) is None:
+                if child.is_late:
+                    # It is slow, not wrong: the machine is crowded, and will not be for ever.
+                    raise StoreUnavailable(_WHAT, "it is not ready in time")
+                raise RuntimeError(f"{_WHAT} does not start")
             while True:
                 while len(sent) < _AHEAD and (job := self._take()):
                     sent.append(job)
@@ -161,14 +175,12 @@ class _Child:
     """One process that reads files."""
 
     def __init__(self, readers: str) -> None:
-        root = str(Path(worker.__file__).parent.parent)
-        path = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH", ""))))
         self._process = subprocess.Popen(  # noqa: S603 - this interpreter, and a module of our own
             [sys.executable, "-m", "worker.code.reading_process", readers],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
-            env={**os.environ, "PYTHONPATH": path},
+            env=finding_this_package(without_settings(os.environ)),
         )
         self._stdin = cast("IO[bytes]", self._process.stdin)
         self._stdout = cast("IO[bytes]", self._process.stdout)

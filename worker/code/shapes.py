@@ -16,9 +16,9 @@ from typing import Final, Literal
 
 from worker.code.branches import NotSupported
 from worker.code.facts import ParseProblem
-from worker.code.parsing import parse
+from worker.code.parsing import Source, parse
 from worker.code.scopes import DefinitionNode
-from worker.code.skeletons import definitions_in, skeleton
+from worker.code.skeletons import definitions_in, skeleton, skeleton_tree
 
 EscapeKind = Literal[
     "removed", "added", "renamed", "moved", "kind", "async", "signature", "bases", "decorators"
@@ -93,21 +93,36 @@ def shape_of(text: str) -> Shape | NotSupported:
     """
     if len(text) > MAX_SOURCE_CHARS:
         return NotSupported(f"more than {MAX_SOURCE_CHARS} characters")
+    source = parse(text.encode("utf-8", "surrogatepass"))
+    if isinstance(source, ParseProblem):
+        return _loose_shape(text)
+    # Of the same definitions in the same order, what the skeleton has not: lines and bodies.
+    items = [
+        replace(item, line=node.lineno, body_digest=_body_digest(node))
+        for item, node in zip(_heads(source), _nodes(source.body), strict=True)
+    ]
+    return Shape(items=tuple(items))
+
+
+def _heads(source: Source) -> list[ShapeItem]:
+    try:
+        return [*_items(skeleton_tree(source), "")]
+    except (ValueError, RecursionError):
+        # As in a skeleton, what cannot be written back stands as `...`.
+        return [*_items(skeleton_tree(source, is_careful=True), "")]
+
+
+def _loose_shape(text: str) -> Shape | NotSupported:
+    """The shape of a source with syntax errors: that of its skeleton, which has none."""
     heads = skeleton(text)
     if isinstance(heads, NotSupported):
         return heads
     written = parse(heads.text.encode("utf-8", "surrogatepass"))
     if isinstance(written, ParseProblem):
         return NotSupported(f"cannot be read: {written.kind}")
-    items = [*_items(written.body, "")]
-    source = parse(text.encode("utf-8", "surrogatepass"))
-    if not isinstance(source, ParseProblem):
-        # Of the same definitions in the same order, what the skeleton has not: lines and bodies.
-        items = [
-            replace(item, line=node.lineno, body_digest=_body_digest(node))
-            for item, node in zip(items, _nodes(source.body), strict=True)
-        ]
-    return Shape(items=tuple(items), is_partly_parsed=heads.is_partly_parsed, unread=heads.unread)
+    return Shape(
+        items=tuple(_items(written.body, "")), is_partly_parsed=heads.is_partly_parsed, unread=heads.unread
+    )
 
 
 def skeleton_diff(expected: Shape, actual: Shape) -> SkeletonDiff:

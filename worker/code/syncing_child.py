@@ -9,41 +9,47 @@ itself, so nothing large passes between the two. It ends with this process, howe
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import signal
 from asyncio.subprocess import PIPE, Process
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from pathlib import Path
 from typing import Final
 
 import structlog
 
-import worker
 from schemas.bundle import to_wire
 from schemas.sync import SyncRequest
+from worker.children import finding_this_package
 from worker.code.indexing import IndexReport
 from worker.code.syncing import IsSettled
 from worker.code.syncing_answers import decode_answer
 from worker.code.syncing_process import IS_SETTLED, OPEN, SETTLED
-from worker.errors import WorkerDied
+from worker.errors import StoreUnavailable, WorkerDied
 
 log = structlog.get_logger()
 
 START_SECONDS: Final = 60.0
+_WHAT: Final = "the process that carries out syncs"
 _LENGTH_BYTES: Final = 8
+_WANTING: Final = frozenset({errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE})
+"""Why no process can be made now, though one can be later: processes, memory or descriptors are short."""
 
 
 class SyncingChild:
     """One process that carries out one sync after the other. For one event loop."""
 
-    def __init__(self, command: Sequence[str], *, setup: bytes) -> None:
+    def __init__(
+        self, command: Sequence[str], *, setup: bytes, start_timeout_seconds: float = START_SECONDS
+    ) -> None:
         """Start nothing yet.
 
         `command` serves as `worker.code.syncing_process` says, and `setup` is the first frame that it reads.
         """
         self._command = tuple(command)
         self._setup = setup
+        self._start_timeout_seconds = start_timeout_seconds
         self._process: Process | None = None
         self._turn = asyncio.Lock()
 
@@ -56,8 +62,10 @@ class SyncingChild:
     async def sync(self, request: SyncRequest, *, is_settled: IsSettled) -> IndexReport:
         """What `ProjectSyncer.sync` gives and raises; the graph is as it was where this raises.
 
-        Raises WorkerDied where the process ends over it. A sync that is cancelled, or of which `is_settled`
-        raises, ends the process; the next one starts another.
+        Raises StoreUnavailable, too, where the process cannot be started now: the machine is short of
+        something, or it is not ready in time. Raises RuntimeError where it ends at its start or says what it
+        should not, and WorkerDied where it ends over the sync. A sync that is cancelled, or of which
+        `is_settled` raises, ends the process; the next one starts another.
         """
         async with self._turn:
             process = await self._running()
@@ -66,7 +74,7 @@ class SyncingChild:
             except (OSError, EOFError) as error:
                 await self._end()
                 log.warning("sync.process_ended", sync_id=request.sync_id, status=process.returncode)
-                message = f"the process that carries out syncs ended with {_said(process.returncode)}"
+                message = f"{_WHAT} ended with {_said(process.returncode)}"
                 raise WorkerDied(message, attempts=1) from error
             except BaseException:
                 # Whatever it is about to do, nobody will hear of it.
@@ -83,24 +91,37 @@ class SyncingChild:
     async def _running(self) -> Process:
         if self._process is not None and self._process.returncode is None:
             return self._process
-        self._process = process = await asyncio.create_subprocess_exec(
-            *self._command,
-            stdin=PIPE,
-            stdout=PIPE,
-            env=_environment(os.environ),
-            # What a terminal sends to the worker is the worker's to answer.
-            process_group=0,
-        )
+        self._process = process = await self._spawn()
         try:
-            async with asyncio.timeout(START_SECONDS):
+            async with asyncio.timeout(self._start_timeout_seconds):
                 await _greet(process, self._setup)
-        except (OSError, EOFError, TimeoutError) as error:
+        except TimeoutError as error:
+            # It is slow, not wrong: on a crowded machine the next attempt finds it started sooner.
             await self._end()
-            raise RuntimeError("the process that carries out syncs does not start") from error
+            raise StoreUnavailable(_WHAT, "it is not ready in time") from error
+        except (OSError, EOFError) as error:
+            await self._end()
+            raise RuntimeError(f"{_WHAT} does not start") from error
         except BaseException:
             await self._end()
             raise
         return process
+
+    async def _spawn(self) -> Process:
+        try:
+            return await asyncio.create_subprocess_exec(
+                *self._command,
+                stdin=PIPE,
+                stdout=PIPE,
+                # With the settings: it stores what it has indexed.
+                env=finding_this_package(os.environ),
+                # What a terminal sends to the worker is the worker's to answer.
+                process_group=0,
+            )
+        except OSError as error:
+            if error.errno in _WANTING:
+                raise StoreUnavailable(_WHAT, str(error)) from error
+            raise
 
     async def _end(self) -> None:
         process, self._process = self._process, None
@@ -141,11 +162,6 @@ async def _read(process: Process) -> bytes:
     assert stdout is not None  # noqa: S101 - it is a pipe
     length = int.from_bytes(await stdout.readexactly(_LENGTH_BYTES), "big")
     return await stdout.readexactly(length)
-
-
-def _environment(own: Mapping[str, str]) -> dict[str, str]:
-    root = str(Path(worker.__file__).parent.parent)
-    return {**own, "PYTHONPATH": os.pathsep.join(filter(None, (root, own.get("PYTHONPATH", ""))))}
 
 
 def _said(status: int | None) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 from collections.abc import Iterator, Sequence
@@ -11,6 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Final, Self, cast
 
+from worker.children import without_settings
 from worker.errors import WorkerError
 
 _RECORD: Final = "\x1e"
@@ -90,7 +92,10 @@ class Repository:
         """The content of a blob. Raises GitFailed where the repository lacks it."""
         if self._reader is None:
             self._reader = subprocess.Popen(  # noqa: S603 - git itself, arguments of our own
-                [*self._command(), "cat-file", "--batch"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+                [*self._command(), "cat-file", "--batch"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                env=without_settings(os.environ),
             )
         requests = cast("IO[bytes]", self._reader.stdin)
         answers = cast("IO[bytes]", self._reader.stdout)
@@ -142,7 +147,7 @@ class Repository:
 
     def _run(self, *arguments: str) -> bytes:
         done = subprocess.run(  # noqa: S603 - git itself, without a shell
-            [*self._command(), *arguments], capture_output=True, check=False
+            [*self._command(), *arguments], capture_output=True, env=without_settings(os.environ), check=False
         )
         if done.returncode:
             detail = done.stderr.decode("utf-8", "replace").strip().splitlines()

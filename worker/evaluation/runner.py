@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from schemas.codes import TaskType
+from worker.citations.labels import label_tokens
 from worker.evaluation.git import Repository
 from worker.evaluation.scoring import Outcome, recall
 from worker.evaluation.tasks import Task
@@ -20,6 +21,7 @@ from worker.graph.relevance import Refinement, RelevanceFacts
 from worker.graph.request import classify_task
 from worker.graph.selection import Ranking, Selection, select
 from worker.graph.snapshot import Snapshot, build_snapshot
+from worker.graph.static_map import static_map_tokens
 from worker.ports import TokenCounter
 
 BUDGETS: Final = (8_000, 2_000)
@@ -39,6 +41,8 @@ class EvaluationOptions:
     budgets_tokens: Sequence[int] = BUDGETS
     ranking: Ranking = "graph"
     refine: Refine | None = None
+    is_labelled: bool = True
+    """Whether each section has an id to be cited by, as it has in a prompt."""
     clock: Callable[[], float] = field(default=time.perf_counter)
 
 
@@ -54,17 +58,21 @@ def evaluate(
 
     All tasks are of `repository`. Raises GitFailed where it lacks a base.
     """
-    snapshots: dict[str, Snapshot] = {}
+    snapshots: dict[str, tuple[Snapshot, int]] = {}
     for done, task in enumerate(sorted(tasks, key=lambda task: task.base)):
         base = repository.resolve(task.base)
         if base not in snapshots:
-            snapshots = {base: build_snapshot(*indexer.graph(base))}
-        yield from run_task(task, snapshots[base], options)
+            snapshot = build_snapshot(*indexer.graph(base))
+            snapshots = {base: (snapshot, static_map_tokens(snapshot, options.counter))}
+        snapshot, map_tokens = snapshots[base]
+        yield from run_task(task, snapshot, options, map_tokens=map_tokens)
         on_progress(done + 1, len(tasks))
 
 
-def run_task(task: Task, snapshot: Snapshot, options: EvaluationOptions) -> Iterator[Outcome]:
-    """The task's outcome under each budget, on a snapshot of its base."""
+def run_task(
+    task: Task, snapshot: Snapshot, options: EvaluationOptions, *, map_tokens: int
+) -> Iterator[Outcome]:
+    """The task's outcome under each budget, on a snapshot of its base, whose static map has `map_tokens`."""
     started = options.clock()
     selection = select_for(task, snapshot, options)
     select_seconds = options.clock() - started
@@ -76,6 +84,7 @@ def run_task(task: Task, snapshot: Snapshot, options: EvaluationOptions) -> Iter
             encoding=options.counter.name,
             budget_tokens=budget_tokens,
             layout="prompt",
+            label_tokens=label_tokens(options.counter) if options.is_labelled else 0,
         )
         written = write_pack(selection, snapshot, head, sizes=sizes)
         bodies, names = shown(written, snapshot)
@@ -86,6 +95,7 @@ def run_task(task: Task, snapshot: Snapshot, options: EvaluationOptions) -> Iter
             spent_tokens=written.spent_tokens,
             bodies=recall(task.gold_symbols, bodies),
             visible=recall(task.gold_symbols, bodies | names),
+            map_tokens=map_tokens,
             select_seconds=select_seconds,
         )
 

@@ -27,6 +27,8 @@ class Outcome:
     """Share of the answer that is there in full, its docstring perhaps apart."""
     visible: float
     """Share of the answer that is there in full or by name."""
+    map_tokens: int
+    """What a static map of the same tree takes, which would have been shown without any selection."""
     select_seconds: float
 
 
@@ -48,6 +50,8 @@ class Score:
     bodies: Estimate
     visible: Estimate
     mean_spent_tokens: float
+    mean_map_tokens: float
+    """Of a static map of the tree, before anything was selected."""
     over_budget: int
     """Selections that took more than their budget; there must be none."""
     median_select_seconds: float
@@ -76,6 +80,7 @@ def _score(budget_tokens: int, outcomes: Sequence[Outcome]) -> Score:
         bodies=estimate(np.array([o.bodies for o in outcomes]), strata),
         visible=estimate(np.array([o.visible for o in outcomes]), strata),
         mean_spent_tokens=float(np.mean([o.spent_tokens for o in outcomes])),
+        mean_map_tokens=float(np.mean([o.map_tokens for o in outcomes])),
         over_budget=sum(o.spent_tokens > budget_tokens for o in outcomes),
         median_select_seconds=float(np.median([o.select_seconds for o in outcomes])),
     )

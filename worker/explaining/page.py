@@ -15,7 +15,7 @@ from hashlib import sha256
 from importlib.resources import files
 from typing import Any, Final
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import BaseLoader, ChoiceLoader, Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from worker.explaining.difference import (
@@ -120,7 +120,7 @@ class Parting:
 def explanation_page(explanation: Explanation, *, verdict: Verdict | None = None) -> str:
     """What went in, what stayed out, which rule decided; `verdict` where the bundle was made again."""
     groups = _groups(explanation.layers)
-    return _render(
+    return render_page(
         "explanation",
         e=explanation,
         verdict=verdict,
@@ -133,7 +133,7 @@ def explanation_page(explanation: Explanation, *, verdict: Verdict | None = None
 def difference_page(found: Difference, *, first: Explanation, second: Explanation) -> str:
     """Why two prompts differ; `first` and `second` are those that were compared."""
     tables = (("Inputs", found.inputs), ("Request", found.request), ("Sources", found.sources))
-    return _render(
+    return render_page(
         "difference",
         d=found,
         tables=[(title, changes) for title, changes in tables if changes],
@@ -151,7 +151,7 @@ def supposed_page(supposed: Supposed, supposition: Supposition, *, explanation: 
         (line.layer, line.budget_before, line.budget_after, line.tokens_before, line.tokens_after)
         for line in supposed.layers
     ]
-    return _render(
+    return render_page(
         "supposed",
         s=supposed,
         e=explanation,
@@ -173,9 +173,9 @@ def _layer_bars(layers: Sequence[LayerView]) -> list[LayerBar]:
         bar = None
         if layer.tokens is not None and layer.budget_tokens is not None:
             bar = Bar(
-                budget=_length(layer.budget_tokens, longest),
-                spent=_length(layer.tokens, longest),
-                mark=None if layer.reserved_tokens is None else _length(layer.reserved_tokens, longest),
+                budget=bar_length(layer.budget_tokens, longest),
+                spent=bar_length(layer.tokens, longest),
+                mark=None if layer.reserved_tokens is None else bar_length(layer.reserved_tokens, longest),
             )
         bars.append(LayerBar(layer=layer, bar=bar))
     return bars
@@ -204,16 +204,18 @@ def _ledgers(rows: Sequence[tuple[str, int, int, int, int]]) -> list[Ledger]:
             tokens_before=tokens_before,
             tokens_after=tokens_after,
             before=Bar(
-                budget=_length(budget_before, longest), spent=_length(tokens_before, longest), mark=None
+                budget=bar_length(budget_before, longest), spent=bar_length(tokens_before, longest), mark=None
             ),
-            after=Bar(budget=_length(budget_after, longest), spent=_length(tokens_after, longest), mark=None),
+            after=Bar(
+                budget=bar_length(budget_after, longest), spent=bar_length(tokens_after, longest), mark=None
+            ),
         )
         for layer, budget_before, budget_after, tokens_before, tokens_after in rows
     ]
 
 
-def _length(tokens: int, longest: int) -> float:
-    """In hundredths; what is there at all stays visible."""
+def bar_length(tokens: int, longest: int) -> float:
+    """Of the longest, in hundredths; what is there at all stays visible."""
     if tokens <= 0 or longest <= 0:
         return 0.0
     return max(0.5, round(100 * tokens / longest, 2))
@@ -296,22 +298,28 @@ def _supposed_words(supposition: Supposition) -> Iterator[str]:
 # --- Rendering ---------------------------------------------------------------------------------------
 
 
-def _render(page: str, **values: Any) -> str:
+_OWN: Final = PackageLoader("worker.explaining", "pages")
+
+
+def render_page(page: str, *, loader: BaseLoader | None = None, **values: Any) -> str:
+    """A whole page of this package's templates: style and script within, and nothing from elsewhere.
+
+    A `loader` finds templates before this package does; those may extend this package's own.
+    """
     style, script = _resource("page.css"), _resource("page.js")
     policy = (
         f"default-src 'none'; style-src {_allowed(style)}; script-src {_allowed(script)};"
         " base-uri 'none'; form-action 'none'"
     )
-    return (
-        _environment()
-        .get_template(f"{page}.html.j2")
-        .render(
-            # Both are this package's own files, and a policy by digest needs them byte for byte.
-            style=Markup(style),  # noqa: S704  # as above
-            script=Markup(script),  # noqa: S704  # as above
-            policy=policy,
-            **values,
-        )
+    environment = _environment()
+    if loader is not None:
+        environment = environment.overlay(loader=ChoiceLoader([loader, _OWN]))
+    return environment.get_template(f"{page}.html.j2").render(
+        # Both are this package's own files, and a policy by digest needs them byte for byte.
+        style=Markup(style),  # noqa: S704  # as above
+        script=Markup(script),  # noqa: S704  # as above
+        policy=policy,
+        **values,
     )
 
 
@@ -327,7 +335,7 @@ def _resource(name: str) -> str:
 @cache
 def _environment() -> Environment:
     environment = Environment(
-        loader=PackageLoader("worker.explaining", "pages"),
+        loader=_OWN,
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
@@ -345,6 +353,17 @@ def _number(value: int | None) -> str:
     return "–" if value is None else f"{value:,}"
 
 
+def _percent(part: float, whole: float) -> str:
+    if not whole:
+        return "–"
+    share = 100 * part / whole
+    return f"{share:.0f}%" if share >= 1 or not part else "<1%"
+
+
+def _milliseconds(value: float) -> str:
+    return f"{value:,.0f} ms" if value >= 10 else f"{value:.2g} ms"  # noqa: PLR2004 - two digits say enough
+
+
 def _score(value: float | None) -> str:
     return "–" if value is None else f"{value:.3f}"
 
@@ -356,6 +375,8 @@ def _counted(count: int, noun: str) -> str:
 _FILTERS: Final[Mapping[str, Callable[..., str]]] = {
     "plain": _plain,
     "number": _number,
+    "percent": _percent,
+    "milliseconds": _milliseconds,
     "score": _score,
     "counted": _counted,
 }

@@ -8,8 +8,8 @@ from typing import Literal
 from schemas.bundle import to_wire
 from schemas.receipt import receipt_id
 from schemas.request import AssemblyRequest
-from worker.assembly import Fusing, fuse_and_seal
 from worker.explaining.stored import Stored
+from worker.fusing import Fusing, fuse_and_seal
 from worker.planning import ContentPolicy, plan_request
 from worker.ports import Scope
 from worker.receipts.capture import Capture, policy_of

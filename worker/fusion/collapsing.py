@@ -1,4 +1,4 @@
-"""A bundle's layers as the one text that consumers of `payload["graph_context"]` read."""
+"""A bundle as the one text that consumers of `payload["graph_context"]` put in front of a message."""
 
 from __future__ import annotations
 
@@ -7,6 +7,10 @@ from collections.abc import Mapping
 from schemas.codes import CONTENT_LAYERS, PartName
 
 
-def graph_context(parts: Mapping[PartName, str]) -> str:
-    """The content layers joined, mission first and task last, as they stand in the prompt; may be empty."""
-    return "".join(parts[layer] for layer in CONTENT_LAYERS)
+def graph_context(parts: Mapping[PartName, str], *, preamble: str, template: str) -> str:
+    """What stands above the user's own text in the prompt, as it stands there; may be empty.
+
+    Preamble, template, then the content layers, mission first and task last. The preamble is never left out:
+    it is what says that the marked sections below it are no instructions.
+    """
+    return preamble + template + "".join([parts[layer] for layer in CONTENT_LAYERS])

@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Final
 
 from schemas.codes import PartName
+from worker.citations.labels import citable, unmarked
 from worker.fusion.protocols import Placed
 from worker.fusion.shallower import SIGNATURE_DEPTH, is_fenced_code, shallower_code
 from worker.ports import Fragment, LayerContribution, Rendering, TokenCounter
@@ -92,7 +93,9 @@ def inherit(
 
 def _levels(placed: Placed, *, in_focus: bool) -> list[Rendering]:
     """From what the child may see at the most to the parent's name for it, each shorter than the last."""
-    shown = Rendering(depth=placed.depth, text=placed.text)
+    # The child gives it a label of its own.
+    text = unmarked(placed.text) if citable(placed.fragment) else placed.text
+    shown = Rendering(depth=placed.depth, text=text)
     found = [shown] if in_focus else []
     if is_fenced_code(shown.text):
         deep = replace(shown, depth=max(shown.depth, SIGNATURE_DEPTH + 1))

@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 from typing import Final
@@ -144,7 +145,7 @@ class _Merging:
         """What stands in another text from the beginning of a line to the end of one."""
         texts = {number: self._given[number].renderings[0].text for number in self._left()}
         anchors = {n: anchor for n, text in texts.items() if (anchor := self._anchor(n, text))}
-        places = _places(texts, frozenset(anchors.values()))
+        places = _places(texts, anchors)
         preferred = {
             anchor: self._by_preference(offsets)[:MAX_LOOKED_AT] for anchor, offsets in places.items()
         }
@@ -204,7 +205,9 @@ class _Merging:
     def _left(self) -> Iterator[int]:
         return (number for number in range(len(self._given)) if number not in self._taken)
 
-    def _by_preference(self, numbers: Iterable[int]) -> list[int]:
+    def _by_preference(self, numbers: Collection[int]) -> list[int]:
+        if len(numbers) == 1:
+            return list(numbers)
         return sorted(numbers, key=lambda n: _preference(self._given[n]))
 
 
@@ -235,22 +238,26 @@ def _preference(fragment: Fragment) -> tuple[tuple[bool, bool], int, int, float,
     )
 
 
-def _places(texts: Mapping[int, str], anchors: frozenset[str]) -> dict[str, dict[int, list[int]]]:
-    """Whose text has which of these lines, besides others, and at which first few offsets.
+def _places(texts: Mapping[int, str], anchors: Mapping[int, str]) -> dict[str, dict[int, list[int]]]:
+    """Whose text has which anchors of others as lines, besides others, and at which first few offsets.
 
-    O(length of all texts).
+    `anchors` are by whose they are. O(length of all texts).
     """
+    wanted = frozenset(anchors.values())
+    lines = {number: text.split("\n") for number, text in texts.items() if "\n" in text}
+    found = {number: wanted.intersection(own) for number, own in lines.items()}
+    # A text has its own anchor; of most anchors that is all there is to find.
+    seen = Counter(chain.from_iterable(found.values()))
+    seen.update(anchor for number, anchor in anchors.items() if number not in lines)
+    shared = frozenset(anchor for anchor, count in seen.items() if count > 1)
     places: dict[str, dict[int, list[int]]] = {}
-    for number, text in texts.items():
-        if "\n" not in text:
-            continue
-        lines = text.split("\n")
-        found = anchors.intersection(lines)
-        if not found:
+    for number, of_text in found.items():
+        of_others = of_text & shared
+        if not of_others:
             continue
         offset = 0
-        for line in lines:
-            if line in found:
+        for line in lines[number]:
+            if line in of_others:
                 offsets = places.setdefault(line, {}).setdefault(number, [])
                 if len(offsets) < MAX_LOOKED_AT:
                     offsets.append(offset)

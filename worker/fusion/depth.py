@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
+from operator import is_
 from typing import Final, overload
 
 from schemas.codes import PartName
+from worker.budget.fences import close_open_fence, may_open_fence
 from worker.fusion.protocols import DetailLevels
 from worker.fusion.room import MAX_CHARS_A_TOKEN
 from worker.fusion.sections import Fence, admit_text
@@ -60,8 +62,10 @@ class _Admission:
 
     def __init__(self, fence: Fence, fragments: Iterable[Fragment]) -> None:
         self._fence = fence
+        # One look at all of them: next to no request has a text with marks, and many have no code.
         texts = "\n".join([r.text for fragment in fragments for r in fragment.renderings])
-        self._is_plain = fence.delimiter not in texts.lower() and "```" not in texts and "~~~" not in texts
+        self._has_marks = fence.has_marks(texts)
+        self._is_plain = not self._has_marks and not may_open_fence(texts)
         self.escapes = 0
 
     def renderings(self, fragment: Fragment) -> tuple[Rendering, ...]:
@@ -72,14 +76,18 @@ class _Admission:
                     break
             else:
                 return given
-        admitted: list[Rendering] = []
-        for rendering in given:
-            text, escaped = admit_text(rendering.text, self._fence)
+        admitted = [self._admitted(rendering, is_first=not n) for n, rendering in enumerate(given)]
+        return given if all(map(is_, admitted, given)) else tuple(admitted)
+
+    def _admitted(self, rendering: Rendering, *, is_first: bool) -> Rendering:
+        text = rendering.text
+        if self._has_marks:
+            text, escaped = admit_text(text, self._fence)
             # The same occurrence stands in the shallower renderings again.
-            self.escapes += 0 if admitted else escaped
-            same = text == rendering.text
-            admitted.append(rendering if same else Rendering(depth=rendering.depth, text=text))
-        return tuple(admitted)
+            self.escapes += escaped if is_first else 0
+        else:
+            text = close_open_fence(text.rstrip("\r\n"))
+        return rendering if text == rendering.text else Rendering(depth=rendering.depth, text=text)
 
 
 def _worth_trying(

@@ -13,12 +13,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from operator import attrgetter
-from typing import Final
+from typing import Final, NamedTuple
 
 from schemas.codes import PartName
 from worker.fusion.protocols import ScoredFragment
 from worker.fusion.room import MAX_CHARS_A_TOKEN, Room
-from worker.fusion.worth import Step, paying_steps, worth, worth_bound
+from worker.fusion.worth import Step, paying_steps, worth, worth_bound, worths_of
 from worker.ports import Rendering
 
 NAMES_SHARE: Final = 0.05
@@ -43,7 +43,24 @@ class Item:
     """A fragment as filling sees it: its place in the packing order, and how it can be shown."""
 
     # No dataclass: a thousand of these are made for a request, and their fields set one by one.
-    __slots__ = ("counts", "group", "is_pinned", "is_weighed", "levels", "number", "ranking", "score")
+    __slots__ = (
+        "_given",
+        "counts",
+        "deepest",
+        "group",
+        "is_pinned",
+        "is_weighed",
+        "levels",
+        "number",
+        "ranking",
+        "score",
+        "worths",
+    )
+
+    levels: Sequence[Rendering]
+    """All renderings, deepest first."""
+    worths: Sequence[float]
+    """What each of them is worth."""
 
     def __init__(self, number: int, scored: ScoredFragment, levels: Sequence[Rendering]) -> None:
         """The item for the fragment at this place of the packing order."""
@@ -56,9 +73,28 @@ class Item:
         self.score = scored.score
         self.ranking: Ranking = scored.ranking
         """Those with equal ones compete with each other; others come before or after all of them."""
-        self.levels = levels
+        self.deepest = levels[0]
         self.counts: dict[int, int] = {}
         """Tokens of the renderings that were counted, by level."""
+        self._given = levels
+        if type(levels) is tuple:
+            self.levels = levels
+
+    def __getattr__(self, name: str) -> object:
+        """Fill in what is first asked for: renderings that are read off a text, and what each is worth."""
+        if name == "worths":
+            self.worths = worths_of(self.score, [rendering.depth for rendering in self.levels])
+            return self.worths
+        if name == "levels":
+            self.levels = tuple(self._given)
+            return self.levels
+        raise AttributeError(name)
+
+    @property
+    def name(self) -> Rendering | None:
+        """The last of several renderings where it only says what there is; found from the two ends."""
+        last = self._given[-1]
+        return last if last.depth == 0 and last != self.deepest else None
 
 
 @dataclass(slots=True)
@@ -91,11 +127,12 @@ def near_the_room(
     chars = 4 * MAX_TRIED_ROOMS * max(0, room.left)
     items: list[Item] = []
     for tried, (scored, of) in enumerate(zip(ranked, levels, strict=True)):
-        if not scored.fragment.is_pinned:
-            chars -= len(of[0].text)
+        item = Item(tried, scored, of)
+        if not item.is_pinned:
+            chars -= len(item.deepest.text)
             if chars < 0 and tried >= MIN_TRIED:
                 break
-        items.append(Item(tried, scored, of))
+        items.append(item)
     return items
 
 
@@ -139,12 +176,11 @@ class _Counts:
         self.missed = 0
         """Renderings in a row that were counted in vain."""
 
-    def of(self, item: Item, level: int, limit_tokens: int) -> int:
-        """The tokens, or something above the limit where they are more."""
+    def of(self, item: Item, level: int, text: str, limit_tokens: int) -> int:
+        """The tokens of the rendering with this text, or something above the limit where they are more."""
         known = item.counts.get(level)
         if known is not None:
             return known
-        text = item.levels[level].text
         if len(text) > MAX_CHARS_A_TOKEN * (limit_tokens + 1):
             return limit_tokens + 1
         known = self._room.cost_up_to(text, limit_tokens)
@@ -168,8 +204,8 @@ def _names_reserve(items: Sequence[Item], room: Room) -> int:
     most = int(max(0, room.left) * NAMES_SHARE)
     wanted = 0
     for item in items:
-        if len(item.levels) > 1 and item.levels[-1].depth == 0 and not item.is_pinned:
-            wanted += 1 + len(item.levels[-1].text) // 4
+        if not item.is_pinned and (name := item.name) is not None:
+            wanted += _guessed_cost(name.text)
             if wanted >= most:
                 return most
     return wanted
@@ -234,8 +270,9 @@ def _offer_parts(filling: Filling, counts: _Counts, item: Item) -> None:
     shown = filling.shown.get(item.number)
     if shown == 0:
         return
-    for level in range(1, len(item.levels) if shown is None else shown):
-        if item.levels[level].depth > 0 and _offer(filling, counts, item, level):
+    levels = item.levels
+    for level in range(1, len(levels) if shown is None else shown):
+        if levels[level].depth > 0 and _offer(filling, counts, item, level):
             return
 
 
@@ -244,10 +281,13 @@ def _offer(filling: Filling, counts: _Counts, item: Item, level: int) -> bool:
     room, number = filling.room, item.number
     paid = filling.paid.get(number, 0)
     limit = room.left + paid
-    if limit < 0 or len(item.levels[level].text) > MAX_CHARS_A_TOKEN * (limit + 1):
+    text = item.levels[level].text if level else item.deepest.text
+    if limit < 0 or len(text) > MAX_CHARS_A_TOKEN * (limit + 1):
         return False
     heading = room.heading_cost(item.group) if item.group else 0
-    tokens = counts.of(item, level, limit - heading) if heading <= limit else limit + 1
+    if heading > limit:
+        return False
+    tokens = counts.of(item, level, text, limit - heading)
     if tokens > limit - heading:
         return False
     room.spend(tokens - paid + heading, item.group)
@@ -288,7 +328,10 @@ def _guessed_cost(text: str) -> int:
 
 
 def _worth(item: Item, level: int | None) -> float:
-    return 0.0 if level is None else worth(item.score, item.levels[level].depth)
+    """Of what is shown; of the deepest without asking for the others."""
+    if level is None:
+        return 0.0
+    return item.worths[level] if level else worth(item.score, item.deepest.depth)
 
 
 def _gain(items: Sequence[Item], before: Filling, after: Filling) -> float:
@@ -308,18 +351,21 @@ def _steps(filling: Filling, items: Sequence[Item]) -> list[Step]:
         shown = filling.shown.get(item.number)
         if shown == 0:
             continue
-        if shown is None and len(item.levels) == 1:
-            found.append(Step(number, 0, _worth(item, 0), _guessed_cost(item.levels[0].text)))
-            continue
-        costs = [_guessed_cost(rendering.text) for rendering in item.levels]
-        end = len(costs) if shown is None else shown
-        found += paying_steps(
-            number,
-            [_worth(item, level) for level in range(end)],
-            costs[:end],
-            paid_worth=_worth(item, shown),
-            paid_cost=0 if shown is None else costs[shown],
-        )
+        levels = item.levels
+        worths = item.worths = worths_of(item.score, [rendering.depth for rendering in levels])
+        costs = [_guessed_cost(rendering.text) for rendering in levels]
+        if shown is not None:
+            found += paying_steps(
+                number,
+                worths[:shown],
+                costs[:shown],
+                paid_worth=worths[shown],
+                paid_cost=costs[shown],
+            )
+        elif len(costs) == 1:
+            found.append(Step(number, 0, worths[0], costs[0]))
+        else:
+            found += paying_steps(number, worths, costs)
     # Found in the order that equals have, which this keeps.
     found.sort(key=attrgetter("density"), reverse=True)
     return found
@@ -338,8 +384,7 @@ def _densest_first(filling: Filling, counts: _Counts, items: Sequence[Item], ste
             break
 
 
-@dataclass(frozen=True, slots=True)
-class _Gift:
+class _Gift(NamedTuple):
     """Tokens that an item can give back, what that loses, and as what it is shown then, if at all."""
 
     item: Item
@@ -348,20 +393,19 @@ class _Gift:
     loss: float
 
 
-@dataclass(frozen=True, slots=True)
-class _Move:
+class _Move(NamedTuple):
     """An item shown deeper, paid for by gifts of others; `gain` is what is left when they are paid for."""
 
     taker: Item
     level: int
-    gifts: tuple[_Gift, ...]
+    gifts: Sequence[_Gift]
     gain: float
 
 
 def _swap(filling: Filling, counts: _Counts, items: Sequence[Item]) -> None:
     """As long as that gains, show one of them deeper, in place of others where there is no room else."""
     for _ in range(MAX_SWAPS):
-        move = max(_moves(filling, counts, items), key=lambda move: move.gain, default=None)
+        move = _best_move(filling, counts, items)
         if move is None:
             return
         for gift in move.gifts:
@@ -369,43 +413,49 @@ def _swap(filling: Filling, counts: _Counts, items: Sequence[Item]) -> None:
         _put(filling, counts, move.taker, move.level)
 
 
-def _moves(filling: Filling, counts: _Counts, items: Sequence[Item]) -> Iterator[_Move]:
-    """Every move that gains; of equal gains the first in packing order, the deepest first."""
-    gifts = sorted(
-        (gift for item in items for gift in _gifts(filling, counts, item)),
-        key=lambda gift: gift.loss / gift.tokens,
-    )
-    most = filling.room.left + sum(gift.tokens for gift in gifts if gift.level is None)
+def _best_move(filling: Filling, counts: _Counts, items: Sequence[Item]) -> _Move | None:
+    """The move that gains most, if any gains; of equal ones the first in packing order, the deepest first."""
+    gifts = [gift for item in items for gift in _gifts(filling, counts, item)]
+    gifts.sort(key=lambda gift: gift.loss / gift.tokens)
+    most = filling.room.left + sum([gift.tokens for gift in gifts if gift.level is None])
+    best: _Move | None = None
     for taker in items:
         shown, paid = filling.shown.get(taker.number), filling.paid.get(taker.number, 0)
         own = filling.room.heading_cost(taker.group) - paid - filling.room.left
-        for level in range(len(taker.levels) if shown is None else shown):
-            missing = counts.of(taker, level, most + paid) + own
-            gain = _worth(taker, level) - _worth(taker, shown)
+        before = _worth(taker, shown)
+        for level, rendering in enumerate(taker.levels[:shown]):
+            missing = counts.of(taker, level, rendering.text, most + paid) + own
+            gain = taker.worths[level] - before
+            # Nobody pays less than nothing, so most moves are no match for the best one so far.
+            if round(gain, 9) <= (best.gain if best else 0):
+                continue
             for chosen in _ways_to_pay(gifts, taker, missing):
-                net = round(gain - sum(gift.loss for gift in chosen), 9)
-                if net > 0:
-                    yield _Move(taker, level, chosen, net)
+                net = round(gain - sum([gift.loss for gift in chosen]), 9)
+                if net > (best.gain if best else 0):
+                    best = _Move(taker, level, chosen, net)
+    return best
 
 
 def _gifts(filling: Filling, counts: _Counts, item: Item) -> Iterator[_Gift]:
     shown = filling.shown.get(item.number)
     if shown is None:
         return
-    levels: list[int | None] = [*range(shown + 1, len(item.levels))]
-    for level in levels if item.is_pinned else [*levels, None]:
-        tokens = filling.paid[item.number] - (0 if level is None else counts.exact(item, level))
+    paid, worths = filling.paid[item.number], item.worths
+    for level in range(shown + 1, len(worths)):
+        tokens = paid - counts.exact(item, level)
         if tokens > 0:
-            yield _Gift(item, level, tokens, _worth(item, shown) - _worth(item, level))
+            yield _Gift(item, level, tokens, worths[shown] - worths[level])
+    if not item.is_pinned and paid > 0:
+        yield _Gift(item, None, paid, worths[shown])
 
 
-def _ways_to_pay(gifts: Sequence[_Gift], taker: Item, missing: int) -> Iterator[tuple[_Gift, ...]]:
+def _ways_to_pay(gifts: Sequence[_Gift], taker: Item, missing: int) -> Iterator[Sequence[_Gift]]:
     """At most two: the one gift that suffices and loses least, and the cheapest by token together."""
     if missing <= 0:
         yield ()
         return
     others = [gift for gift in gifts if gift.item is not taker]
-    alone = min((g for g in others if g.tokens >= missing), key=lambda g: g.loss, default=None)
+    alone = min([g for g in others if g.tokens >= missing], key=attrgetter("loss"), default=None)
     if alone is not None:
         yield (alone,)
     chosen: dict[int, _Gift] = {}

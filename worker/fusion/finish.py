@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from schemas.bundle import Message
 from schemas.codes import PARTS, PartName
+from schemas.trusted import trusted
 from worker.budget.allocation import Overflow, seal
 from worker.budget.layers import ContextBudget
 from worker.budget.tokens import TokenCounter, charge_spans
@@ -25,7 +26,8 @@ from worker.fusion.packer import section_text
 from worker.fusion.protocols import PackedLayer
 
 _PREAMBLE: Final = "preamble"
-_OF_USER: Final = (_PREAMBLE, *(layer for layer in PARTS if layer != "system"))
+_TEMPLATE: Final = "template"
+_OF_USER: Final = (_PREAMBLE, _TEMPLATE, *(layer for layer in PARTS if layer != "system"))
 """What the user's message is joined from, in order."""
 _CHARGED: Final = ("system", *_OF_USER)
 
@@ -39,6 +41,9 @@ class Sealed:
     packed: Mapping[PartName, PackedLayer]
     preamble: str
     preamble_tokens: int
+    template: str
+    """How to cite and answer; behind the preamble."""
+    template_tokens: int
     spent: Mapping[PartName, int]
     budget: ContextBudget
     is_exact: bool
@@ -52,6 +57,7 @@ def join_and_seal(
     system: str,
     user: str,
     preamble: str,
+    template: str,
     budget: ContextBudget,
     floors: Mapping[PartName, int],
     packed: Mapping[PartName, PackedLayer],
@@ -60,7 +66,8 @@ def join_and_seal(
 ) -> Sealed:
     """Join, count, and move or free tokens until every layer is within its reservation.
 
-    `budget` has the preamble off its total already; one that has nothing to introduce is not shown.
+    `budget` has preamble and template off its total already; where they have nothing to introduce they are
+    not shown.
     `floors` are the tokens that a layer's pins need. `repack(layer, budget_tokens)` packs a layer anew into
     less. Raises PinsExceedWindow where nothing is left that may give way.
     """
@@ -71,17 +78,19 @@ def join_and_seal(
     while True:
         sections = {layer: section_text(section.frame, section.placed) for layer, section in shown.items()}
         parts: dict[PartName, str] = {layer: own.get(layer) or sections.get(layer, "") for layer in PARTS}
-        used_preamble = preamble if shown else ""
-        charged, is_exact, token_ends = _charge(parts, used_preamble, counter)
+        above = {_PREAMBLE: preamble, _TEMPLATE: template} if shown else {_PREAMBLE: "", _TEMPLATE: ""}
+        charged, is_exact, token_ends = _charge(parts, above, counter)
         spent: dict[PartName, int] = {layer: charged[layer] for layer in PARTS}
         outcome = seal(budget, spent=spent, floors=floors)
         if isinstance(outcome, ContextBudget):
             return Sealed(
-                messages=_messages(parts, used_preamble),
+                messages=_messages(parts, "".join(above.values())),
                 parts=parts,
                 packed=shown,
-                preamble=used_preamble,
+                preamble=above[_PREAMBLE],
                 preamble_tokens=charged[_PREAMBLE],
+                template=above[_TEMPLATE],
+                template_tokens=charged[_TEMPLATE],
                 spent=spent,
                 budget=outcome,
                 is_exact=is_exact,
@@ -116,13 +125,13 @@ def _give_way(
 
 
 def _charge(
-    parts: Mapping[PartName, str], preamble: str, counter: TokenCounter
+    parts: Mapping[PartName, str], above: Mapping[str, str], counter: TokenCounter
 ) -> tuple[dict[str, int], bool, NDArray[np.int64] | None]:
     """Tokens by part, one encoding a message; whether all are exact; the last message's token ends."""
     charged = dict.fromkeys(_CHARGED, 0)
     is_exact = True
     token_ends = None
-    texts: dict[str, str] = {_PREAMBLE: preamble, **parts}
+    texts: dict[str, str] = {**above, **parts}
     for message in (("system",), _OF_USER):
         shown = [name for name in message if texts[name]]
         if shown:
@@ -134,7 +143,7 @@ def _charge(
     return charged, is_exact and counter.exact, token_ends
 
 
-def _messages(parts: Mapping[PartName, str], preamble: str) -> tuple[Message, ...]:
-    content = preamble + "".join([parts[layer] for layer in PARTS if layer != "system"])
-    user = Message(role="user", content=content)
-    return (Message(role="system", content=parts["system"]), user) if parts["system"] else (user,)
+def _messages(parts: Mapping[PartName, str], above: str) -> tuple[Message, ...]:
+    content = above + "".join([parts[layer] for layer in PARTS if layer != "system"])
+    user = trusted(Message, role="user", content=content)
+    return (trusted(Message, role="system", content=parts["system"]), user) if parts["system"] else (user,)

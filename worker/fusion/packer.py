@@ -8,24 +8,43 @@ once, and only one that overflows has its fragments counted one by one, as far a
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from typing import Final
 
+from worker.budget.tokens import lines_fit
 from worker.fusion.cutting import cut_into
 from worker.fusion.filling import Filling, Item, fill, floor_of, near_the_room
 from worker.fusion.protocols import DetailLevels, Frame, LayerSpace, Placed, PlacedRule, ScoredFragment
 from worker.fusion.room import Room
-from worker.fusion.sections import SECTION_GAP, compose
+from worker.fusion.sections import SECTION_GAP
 from worker.ports import Rendering
 
 _CHARS_OF_NO_LAYER: Final = 12
 """No layer has so many characters for each of its tokens: a line of dashes may, prose and code have half."""
 
 
+def section_lines(frame: Frame, pieces: Iterable[tuple[str, str]]) -> list[str]:
+    """What joins to a section as it stands in the prompt, from `(group, text)` pairs in order.
+
+    The mark above, heading and texts, each with the line break behind it; last the mark below, with the gap.
+    """
+    lines = [f"{frame.opening}\n"]
+    if frame.heading:
+        lines.append(f"{frame.heading}\n")
+    previous = ""
+    for group, text in pieces:
+        if group and group != previous:
+            lines.append(f"{group}\n")
+        previous = group
+        lines.append(f"{text}\n")
+    if len(lines) == 1:
+        lines.append("\n")
+    lines.append(f"{frame.closing}{SECTION_GAP}")
+    return lines
+
+
 def section_text(frame: Frame, placed: Iterable[Placed]) -> str:
     """The whole section as it stands in the prompt, its trailing gap included."""
-    body = compose(frame.heading, ((p.fragment.group, p.text) for p in placed))
-    return f"{frame.opening}\n{body}\n{frame.closing}{SECTION_GAP}"
+    return "".join(section_lines(frame, [(p.fragment.group, p.text) for p in placed]))
 
 
 def floor_placements(scored: Sequence[ScoredFragment], levels: DetailLevels) -> list[Placed]:
@@ -105,7 +124,7 @@ def _cut_last(
         left = filling.room.left - filling.room.heading_cost(item.fragment.group)
         text = cut_into(deepest.text, shown, left, counter=space.counter)
         if text:
-            kept[number] = replace(deepest, text=text, is_cut=True)
+            kept[number] = deepest._replace(text=text, is_cut=True)
             return
 
 
@@ -125,5 +144,4 @@ def _fit_whole(
     if sum([len(of[0].text) for of in levels]) > space.budget_tokens * _CHARS_OF_NO_LAYER:
         return False
     pieces = [(item.fragment.group, of[0].text) for item, of in zip(ranked, levels, strict=True)]
-    text = f"{frame.opening}\n{compose(frame.heading, pieces)}\n{frame.closing}{SECTION_GAP}"
-    return space.counter.fits(text, space.budget_tokens)
+    return lines_fit(space.counter, section_lines(frame, pieces), space.budget_tokens)

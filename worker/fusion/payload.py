@@ -51,7 +51,7 @@ def build_payload(
         budget_used=round(total / max(1, allowed.available_tokens), 6),
         strategies_used=tuple(strategies_used),
         context_hash=digest,
-        preamble=sealed.preamble or None,
+        preamble=(sealed.preamble + sealed.template) or None,
         provenance_map={fragment.fragment_id: fragment.provenance for fragment in fragments},
         assembled_at=frame.as_of,
     )

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 from schemas.codes import PARTS, PartName
+from worker.citations.labels import Label, label_fragments, mark_levels
 from worker.fusion.compressor import SKELETON_SHARE, FocusSkeletonCompressor, inherit
 from worker.fusion.deduplicator import CrossLayerDeduplicator
 from worker.fusion.depth import AdmittingDepthResolver
 from worker.fusion.executing import MergingStrategyExecutor
 from worker.fusion.orchestration import NamedStrategySelector, ProportionalBudgetAllocator
 from worker.fusion.orderer import StablePrefixOrderer
-from worker.fusion.packer import WorthBudgetPacker, floor_placements, place, section_text
+from worker.fusion.packer import WorthBudgetPacker, floor_placements, place, section_lines, section_text
 from worker.fusion.preamble import ReadingPreamble
 from worker.fusion.protocols import (
     BackendSet,
@@ -42,7 +43,8 @@ from worker.fusion.protocols import (
 from worker.fusion.scorer import StepwiseScorer
 from worker.fusion.sections import SECTION_GAP, Fence
 from worker.fusion.strategies.recorded import PluginProposal, RecordedStrategy
-from worker.ports import Fragment, LayerContribution, RequestFrame, TokenCounter
+from worker.ports import Fragment, LayerContribution, RequestFrame, Scope, TokenCounter
+from worker.targets import targets_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,9 +89,11 @@ class Candidates:
     execution: Execution
     escaped_delimiters: int
     orderer: FragmentOrderer
+    labels: Mapping[str, Label] = field(default_factory=dict[str, Label])
+    """Of what can be cited, by fragment key; none where the prompt shows no ids."""
 
-    def floor_section(self, layer: PartName) -> str:
-        """The layer's section with its pins at their floors; empty where it has no pins."""
+    def floor_section(self, layer: PartName) -> list[str]:
+        """The lines of the layer's section with its pins at their floors; none where it has no pins."""
         floors = floor_placements(self.scored[layer], self.levels)
         return self._section(layer, floors)
 
@@ -98,11 +102,11 @@ class Candidates:
         """Those whose proposals the candidates are."""
         return self.execution.strategies_used
 
-    def whole_section(self, layer: PartName) -> str:
-        """The layer's section with everything at its deepest; empty where it has no fragments."""
+    def whole_section(self, layer: PartName) -> list[str]:
+        """The lines of the layer's section with everything at its deepest; none where it has no fragments."""
         return self._whole(layer, self.scored[layer])
 
-    def wanted_section(self, layer: PartName) -> str:
+    def wanted_section(self, layer: PartName) -> list[str]:
         """The same with what asks for room alone: what the strategies have a share for, and pins."""
         return self._whole(layer, [item for item in self.scored[layer] if item.asks_for_room])
 
@@ -111,7 +115,7 @@ class Candidates:
         """Whether everything asks for room."""
         return not self.execution.beyond_share
 
-    def _whole(self, layer: PartName, items: Sequence[ScoredFragment]) -> str:
+    def _whole(self, layer: PartName, items: Sequence[ScoredFragment]) -> list[str]:
         return self._section(
             layer, [place(item, self.levels[item.fragment.key][0], rule="whole") for item in items]
         )
@@ -120,8 +124,12 @@ class Candidates:
         """The node ids of the layer's pins, in packing order."""
         return [placed.fragment.node for placed in floor_placements(self.scored[layer], self.levels)]
 
-    def _section(self, layer: PartName, placed: Sequence[Placed]) -> str:
-        return section_text(self.frames[layer], self.orderer.order(placed)) if placed else ""
+    def _section(self, layer: PartName, placed: Sequence[Placed]) -> list[str]:
+        if not placed:
+            return []
+        return section_lines(
+            self.frames[layer], [(p.fragment.group, p.text) for p in self.orderer.order(placed)]
+        )
 
 
 class FusionPipeline:
@@ -147,12 +155,13 @@ class FusionPipeline:
         budget_tokens: int,
         counter: TokenCounter | None = None,
         proposals: Sequence[PluginProposal] = (),
+        is_labelled: bool = False,
     ) -> Candidates:
         """Select strategies, share the budget, execute, deduplicate, resolve depths, score.
 
         `budget_tokens` are for all content layers; with a `counter`, strategies for which layers compete
         share what the sections' frames leave of it. `proposals` are what the plug-ins that the request names
-        said. Raises UnknownStrategy.
+        said. `is_labelled` gives what can be cited the id to cite it by. Raises UnknownStrategy.
         """
         parts = self._components
         backends = BackendSet(contributions=contributions)
@@ -182,14 +191,16 @@ class FusionPipeline:
             parts.deduplicator.deduplicate(execution.fragments), self._fence
         )
         levels, escaped = parts.depth_resolver.resolve(distinct, budget_tokens)
+        labels = _labels(distinct, frame) if is_labelled else {}
         scored = parts.scorer.score(distinct, plan_context)
         return Candidates(
             frames=frames,
             scored=_by_layer(_as_proposed(scored, execution)),
-            levels=levels,
+            levels=mark_levels(levels, labels),
             execution=execution,
             escaped_delimiters=escaped + in_groups,
             orderer=parts.orderer,
+            labels=labels,
         )
 
     def pack(
@@ -262,6 +273,16 @@ def _with_safe_groups(fragments: Sequence[Fragment], fence: Fence) -> tuple[Sequ
 def _fills_layers_alone(selected: Sequence[Candidate]) -> bool:
     """Whether no layer competes with another, so that the strategy has no use for a share."""
     return len(selected) == 1 and selected[0].strategy.capabilities.competes == "within_layers"
+
+
+def _labels(fragments: Sequence[Fragment], frame: RequestFrame) -> dict[str, Label]:
+    request = frame.request
+    return label_fragments(
+        fragments,
+        Scope(project_id=request.project_id, thread_id=request.thread_id),
+        must_cite=targets_of(request),
+        message=request.user_message,
+    )
 
 
 @lru_cache(maxsize=256)

@@ -21,14 +21,13 @@ import weakref
 from collections.abc import Generator, Iterable, Mapping
 from contextlib import contextmanager, suppress
 from importlib.metadata import entry_points
-from pathlib import Path
 from time import monotonic
 from typing import IO, Final, cast
 
 import structlog
 
-import worker
 from schemas.codes import PartName
+from worker.children import finding_this_package, without_settings
 from worker.fusion.plugin_child import GROUP
 from worker.fusion.plugin_wire import Hello, encode_job, fragments_for, read_answer, read_hello
 from worker.fusion.protocols import StrategyFailed
@@ -41,8 +40,6 @@ START_SECONDS: Final = 20.0
 RETRY_SECONDS: Final = 10.0
 MAX_ANSWER_BYTES: Final = 32_000_000
 _CHUNK_BYTES: Final = 65_536
-_SECRETS: Final = "WORKER_"
-"""Settings hold passwords, and no plug-in has any use for them."""
 
 
 def find_plugins(names: Iterable[str]) -> dict[str, str]:
@@ -266,15 +263,12 @@ class _Child:
     """One process and its pipes, neither of which is ever waited for without an end."""
 
     def __init__(self, name: str, target: str, *, timeout_seconds: float) -> None:
-        root = str(Path(worker.__file__).parent.parent)
-        path = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH", ""))))
-        known = {key: value for key, value in os.environ.items() if not key.upper().startswith(_SECRETS)}
         self._process = subprocess.Popen(  # noqa: S603 - this interpreter, and a module of our own
             [sys.executable, "-P", "-m", "worker.fusion.plugin_child", name, target, str(timeout_seconds)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
-            env={**known, "PYTHONPATH": path},
+            env=finding_this_package(without_settings(os.environ)),
             bufsize=0,
             # What a terminal sends to the worker is the worker's to answer.
             process_group=0,

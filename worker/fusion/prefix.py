@@ -53,7 +53,7 @@ def _stable_chars(
     shown = (placed.fragment for packed in sealed.packed.values() for placed in packed.placed)
     if all(fragment.volatility == "request" for fragment in shown):
         return 0  # with nothing to introduce, the next prompt has no preamble
-    chars = len(sealed.preamble)
+    chars = len(sealed.preamble) + len(sealed.template)
     for layer in CONTENT_LAYERS:
         packed, given = sealed.packed.get(layer), contributions.get(layer)
         if packed is None:

@@ -17,6 +17,7 @@ from typing import Final, Literal, NamedTuple, Protocol
 from schemas.codes import PARTS, PartName, TaskType
 from schemas.fragments import RelevanceTier
 from worker.ports import Fragment, LayerContribution, Rendering, RequestFrame, Scope, TokenCounter
+from worker.targets import targets_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +52,7 @@ class PlanContext:
         return cls(
             task_type=frame.task_type,
             as_of=frame.as_of,
-            targets=frozenset((*request.must_cite, *request.payload.files_created)),
+            targets=targets_of(request),
         )
 
 
@@ -200,10 +201,10 @@ class ScoredFragment(NamedTuple):
         return (not fragment.is_pinned, self.priority, RELEVANCE_TIERS.index(tier), hops)
 
     @property
-    def order_key(self) -> tuple[tuple[bool, int, int, int], float, int, str, int]:
+    def order_key(self) -> tuple[bool, int, int, int, float, int, str, int]:
         """Packing order, from whose end is evicted: ranking, score, the rank, node id. Never time."""
         fragment = self.fragment
-        return (self.ranking, -self.score, fragment.rank, fragment.node, fragment.position)
+        return (*self.ranking, -self.score, fragment.rank, fragment.node, fragment.position)
 
 
 RELEVANCE_TIERS: Final[tuple[RelevanceTier, ...]] = ("core", "related", "peripheral")
@@ -217,9 +218,10 @@ PlacedRule = Literal["whole", "pinned_floor", "fits", "shallower", "name", "cut"
 alone; its deepest rendering fitted; a shallower one did; its name did; its beginning filled what was left."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Placed:
+class Placed(NamedTuple):
     """A fragment that made it into its layer, with the text that is shown of it."""
+
+    # No dataclass, for the same reason as a scored one.
 
     fragment: Fragment
     score: float

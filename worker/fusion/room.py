@@ -46,8 +46,6 @@ class Room:
 
     def cost_up_to(self, text: str, limit_tokens: int) -> int:
         """`cost`, or something above the limit where it is above that, which is found sooner."""
-        if len(text) > MAX_CHARS_A_TOKEN * (limit_tokens + 1):
-            return limit_tokens + 1
         return self._counter.count_up_to(text + "\n", limit_tokens)
 
     def heading_cost(self, group: str) -> int:

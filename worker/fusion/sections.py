@@ -2,7 +2,8 @@
 
 Retrieved text is data, not instructions. Each section stands between two marks that carry a delimiter
 derived from project and thread, the same for a thread's consecutive prompts, so that their prefixes stay
-cacheable. The delimiter is no secret: what protects is that content holding it is visibly escaped.
+cacheable. The delimiter is no secret: what protects is that content holding it is visibly escaped. So is what
+looks like an id to cite by: only the worker gives those.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 
+from schemas.citations import LETTERS
 from schemas.codes import PartName
 from schemas.wire import canonical_json, sha256_hex
 from worker.budget.fences import close_open_fence
@@ -19,6 +21,9 @@ from worker.ports import Scope
 
 SECTION_GAP = "\n\n"
 """Ends every section. Encodings split after it, so sections are counted one by one without a seam."""
+
+
+_ID_LIKE = re.compile(rf"\[[{''.join(LETTERS.values())}]:(?=[0-9]{{6,18}}!?\])")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,17 +40,25 @@ class Fence:
         """The mark below a section."""
         return f"[[end {layer} {self.delimiter}]]"
 
+    def has_marks(self, text: str) -> bool:
+        """Whether there is anything in the text for `escape` to break."""
+        # A single character is looked for a hundred times as fast as an expression.
+        has_id = "[" in text and _ID_LIKE.search(text) is not None
+        return has_id or self.delimiter in text.lower()
+
     def escape(self, text: str) -> tuple[str, int]:
-        """The text with each delimiter in it, in any case, broken by a backslash; and how many."""
+        """The text with delimiters, in any case, and ids to cite by broken by a backslash; and how many."""
+        text, ids = _ID_LIKE.subn(lambda match: f"{match[0][:-1]}\\:", text)
         if self.delimiter not in text.lower():
-            return text, 0
+            return text, ids
         half = len(self.delimiter) // 2
-        return re.subn(
+        text, delimiters = re.subn(
             re.escape(self.delimiter),
             lambda match: f"{match[0][:half]}\\{match[0][half:]}",
             text,
             flags=re.IGNORECASE,
         )
+        return text, ids + delimiters
 
 
 @lru_cache(maxsize=4_096)
@@ -55,9 +68,9 @@ def fence_for(scope: Scope) -> Fence:
 
 
 def admit_text(text: str, fence: Fence) -> tuple[str, int]:
-    """The text as a section may hold it, and how many delimiters were escaped in it.
+    """The text as a section may hold it, and how many delimiters and ids were escaped in it.
 
-    No trailing newline, no open code fence that would swallow what follows, no delimiter.
+    No trailing newline, no open code fence that would swallow what follows, no delimiter, no id to cite by.
     """
     escaped, count = fence.escape(text.rstrip("\r\n"))
     return close_open_fence(escaped), count

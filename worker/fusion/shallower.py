@@ -87,7 +87,9 @@ def _skeleton(lines: Sequence[str], outer: _Head) -> Iterator[str]:
     """Heads of the definitions one step further in, as they come; those within functions are left out."""
     number, level = outer.doc_end, ""
     while number < len(lines):
-        head = _read_definition(lines, number)
+        line = lines[number]
+        # Most lines are none: they are not read for one.
+        head = _read_definition(lines, number) if "def" in line or "class" in line else None
         if head is None or not head.indent.startswith(outer.indent) or head.indent == outer.indent:
             number += 1
             continue

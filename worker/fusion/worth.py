@@ -19,6 +19,12 @@ def worth(score: float, depth: int) -> float:
     return max(score, _LEAST_SCORE) * DEPTH_WORTH[depth]
 
 
+def worths_of(score: float, depths: Sequence[int]) -> list[float]:
+    """`worth` at each of these depths."""
+    weight = max(score, _LEAST_SCORE)
+    return [weight * DEPTH_WORTH[depth] for depth in depths]
+
+
 class Step:
     """From one way to show a fragment to a deeper one: which of them, what it adds, and what that costs."""
 

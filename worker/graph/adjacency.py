@@ -21,6 +21,7 @@ _MANY: Final = 64
 RELATION_NUMBERS: Final[Mapping[Relation, int]] = {relation: n for n, relation in enumerate(RELATIONS)}
 BACKWARD: Final = len(RELATIONS)
 """Added to a relation's number where the edge is walked against its direction."""
+_KINDS: Final = 2 * len(RELATIONS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,11 +47,30 @@ class Adjacency:
         """How many nodes there are, with edges or without."""
         return len(self.starts) - 1
 
-    def places(self, nodes: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Where the half-edges of the nodes lie, and how many each node has. O(half-edges)."""
+    def near(
+        self, nodes: NDArray[np.int64], kinds: Collection[int], *, at_most: int
+    ) -> tuple[NDArray[np.int32], int]:
+        """The targets of the nodes' half-edges of those kinds, and how many were left out.
+
+        Of one node at most so many, the first by kind and target; a target may come several times, in any
+        order. O(half-edges given back, kinds of the nodes that have more).
+        """
         starts = self.starts[nodes].astype(np.int64)
         lengths = self.starts[nodes + 1] - starts
-        return gather_ranges(starts, lengths), lengths
+        is_hub = lengths > at_most
+        places = gather_ranges(starts[~is_hub], lengths[~is_hub])
+        is_wanted = np.zeros(_KINDS, dtype=np.bool_)
+        is_wanted[sorted(kinds)] = True
+        found = [self.targets[places[is_wanted[self.kinds[places]]]]]
+        left_out = 0
+        for start, length in zip(starts[is_hub].tolist(), lengths[is_hub].tolist(), strict=True):
+            room = at_most
+            for first, last in self._runs(start, start + length, kinds):
+                end = min(last, first + room)
+                found.append(self.targets[first:end])
+                room -= end - first
+                left_out += last - end
+        return np.concatenate(found), left_out
 
     def half_edges(
         self, nodes: NDArray[np.int64]
@@ -74,13 +94,17 @@ class Adjacency:
         """The nodes at the other ends of the node's half-edges of those kinds, ordered by kind and node."""
         start, end = self.starts[node], self.starts[node + 1]
         if end - start > _MANY:
-            # Ordered by kind, so those of one kind stand together.
-            run, wanted = self.kinds[start:end], np.array(sorted(kinds), dtype=np.int8)
-            firsts, lasts = run.searchsorted(wanted), run.searchsorted(wanted, side="right")
-            runs = zip(firsts.tolist(), lasts.tolist(), strict=True)
-            return [n for a, b in runs for n in self.targets[start + a : start + b].tolist()]
+            runs = self._runs(int(start), int(end), kinds)
+            return [n for first, last in runs for n in self.targets[first:last].tolist()]
         near = zip(self.kinds[start:end].tolist(), self.targets[start:end].tolist(), strict=True)
         return [target for kind, target in near if kind in kinds]
+
+    def _runs(self, start: int, end: int, kinds: Collection[int]) -> list[tuple[int, int]]:
+        """Where those of each kind begin and end among one node's half-edges, by kind. O(kinds log edges)."""
+        # Ordered by kind, so those of one kind stand together.
+        run, wanted = self.kinds[start:end], np.array(sorted(kinds), dtype=np.int8)
+        firsts, lasts = start + run.searchsorted(wanted), start + run.searchsorted(wanted, side="right")
+        return list(zip(firsts.tolist(), lasts.tolist(), strict=True))
 
     def degrees(self, nodes: NDArray[np.int64], kinds: Collection[int]) -> NDArray[np.int32]:
         """How many half-edges of those kinds each node has: `(n_nodes,)`."""

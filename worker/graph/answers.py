@@ -25,10 +25,16 @@ from worker.graph.snapshot import Snapshot
 MAX_PASSAGES: Final = 20
 MAX_TESTS: Final = 12
 MAX_OPEN_TRACES: Final = 12
+PART_LINE: Final = (
+    "The graph is too large to be held: only what lies around the names in the request was looked at."
+)
+STATE_LINE: Final = "What fails in the thread could not be read, so nothing was looked for on its account."
+RELEVANCE_LINE: Final = "The relevance rules could not be asked, so the order is the plain one."
+_MAX_UNINDEXED: Final = 20
 _LOOKED_AT: Final = 40
 """Best nodes whose tests and traces are looked at."""
 
-_FORM: Final = b"2:"
+_FORM: Final = b"3:"
 """Which form the bytes have; another number where a field is added or changes its meaning."""
 
 
@@ -84,6 +90,8 @@ class GraphAnswer:
     """Candidates by relevance tier; None where relevance is off."""
     is_relevance_missing: bool = False
     """Whether relevance was asked for and could not be had, so that the order is the plain one."""
+    is_part: bool = False
+    """Whether only what lies around the request's own roots was read, the whole being too large to hold."""
 
 
 _ANSWER: Final = TypeAdapter(GraphAnswer)
@@ -127,6 +135,7 @@ def build_answer(
         unindexed=unindexed_paths(snapshot, inputs.paths),
         tiers=inputs.tiers,
         is_relevance_missing=inputs.is_relevance_missing,
+        is_part=snapshot.is_part,
     )
 
 
@@ -144,6 +153,13 @@ def _standings(selection: Selection, written: WrittenPack) -> tuple[Standing, ..
             for item in bodies
         ]
     )
+
+
+def unindexed_line(paths: Sequence[str]) -> str:
+    """What a reader is told of paths that the graph lacks: the first twenty, and how many more."""
+    named = ", ".join(paths[:_MAX_UNINDEXED])
+    more = f" and {len(paths) - _MAX_UNINDEXED} more" if len(paths) > _MAX_UNINDEXED else ""
+    return f"Not indexed, or not wholly: {named}{more}"
 
 
 def unindexed_paths(snapshot: Snapshot, paths: tuple[str, ...]) -> tuple[str, ...]:

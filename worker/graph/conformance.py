@@ -62,7 +62,7 @@ _FIELDS: Final[Mapping[tuple[str, str], str]] = {
     ("LegacyRelationRule", "relation"): _RELATION_HOLE,
 }
 # Parsing takes nearly all of the time, and most files have none of these.
-_WORDS: Final = re.compile(r"MATCH|MERGE|CREATE|-\s*\[|\b(?:match|merge|create|FOR|ON)\s*\(")
+_WORDS: Final = re.compile(r"-\s*\[|\bapoc\.|\b(?:FOR|ON)\s*\(|\b(?i:match|merge|create)\b")
 _FORMAT_HOLE: Final = re.compile(r"\{\w*(?:![rsa])?(?::[^{}]*)?\}|%\(?\w*\)?s")
 
 
@@ -221,6 +221,8 @@ class _Texts:
     def all(self) -> Iterator[tuple[int, str]]:
         for node in ast.walk(self._tree):
             parent = self._parents.get(node)
+            if isinstance(parent, ast.List | ast.Tuple):  # what is joined
+                parent = self._parents.get(parent)
             if isinstance(parent, ast.Expr) or (parent is not None and self._is_text(parent)):
                 continue
             if self._is_text(node):
@@ -229,7 +231,7 @@ class _Texts:
 
     def _is_text(self, node: ast.AST) -> bool:
         match node:
-            case ast.Constant(value=str()) | ast.JoinedStr():
+            case ast.Constant(value=str() | bytes()) | ast.JoinedStr():
                 return True
             case ast.BinOp(left=left, op=ast.Add(), right=right):
                 return self._is_text(left) or self._is_text(right)
@@ -237,6 +239,11 @@ class _Texts:
                 return self._is_text(left)
             case ast.Call(func=ast.Attribute(value=value, attr="format")):
                 return self._is_text(value)
+            case ast.Call(
+                func=ast.Attribute(value=ast.Constant(value=str()), attr="join"),
+                args=[ast.List(elts=parts) | ast.Tuple(elts=parts)],
+            ):
+                return any(map(self._is_text, parts))
             case ast.FormattedValue():
                 return True
             case _:
@@ -246,6 +253,8 @@ class _Texts:
         match node:
             case ast.Constant(value=str() as text):
                 return text
+            case ast.Constant(value=bytes() as encoded):
+                return encoded.decode(errors="replace")
             case ast.JoinedStr(values=values):
                 return "".join(self._text(value, seen=seen) for value in values)
             case ast.FormattedValue(value=value):
@@ -256,6 +265,11 @@ class _Texts:
                 return _FORMAT_HOLE.sub(_UNKNOWN_HOLE, self._text(left, seen=seen))
             case ast.Call(func=ast.Attribute(value=value, attr="format")) if self._is_text(value):
                 return _FORMAT_HOLE.sub(_UNKNOWN_HOLE, self._text(value, seen=seen))
+            case ast.Call(
+                func=ast.Attribute(value=ast.Constant(value=str() as between), attr="join"),
+                args=[ast.List(elts=parts) | ast.Tuple(elts=parts)],
+            ):
+                return between.join([self._text(part, seen=seen) for part in parts])
             case ast.Name(id=name) if name in self._constants and name not in seen:
                 if hole := self._hole(node):
                     return hole

@@ -31,8 +31,11 @@ _STATEMENT: Final = re.compile(
     r"|-\s*\[\s*[\w`]*\s*:[^\]]*\]\s*-"
     r"|\(\s*\)\s*-\s*\["
 )
-_LOWER_STATEMENT: Final = re.compile(
-    r"\b(?:match|merge|create)\s*\(\s*\w*\s*:\s*[\w`\0]+.*\b(?:return|set|delete|merge|create)\b", re.DOTALL
+# Keywords may be spelled in any case; then a label alone, or its map, must follow: prose matches things, too.
+_OTHERWISE_SPELLED: Final = re.compile(
+    r"\b(?:match|merge|create)\s*\(\s*\w*\s*:\s*(?:\$|(?:[\w`\0]+\s*)?(?:[){:&|]|\Z))"
+    r"|\bapoc\.(?:merge|create)\.\w",
+    re.IGNORECASE,
 )
 _CLAUSES: Final = frozenset(
     {"MATCH", "MERGE", "CREATE", "WHERE", "SET", "REMOVE", "RETURN", "WITH", "UNWIND", "DELETE", "CALL"}
@@ -76,7 +79,7 @@ class _Token:
 
 def is_cypher(text: str) -> bool:
     """Whether a text reads as a statement, or as a pattern that becomes part of one."""
-    return _STATEMENT.search(text) is not None or _LOWER_STATEMENT.search(text) is not None
+    return _STATEMENT.search(text) is not None or _OTHERWISE_SPELLED.search(text) is not None
 
 
 def uses(text: str) -> Iterator[Use]:
@@ -115,6 +118,7 @@ class _Scan:
                 continue
             elif token.kind == "name":
                 yield from self._compared(token)
+                yield from self._procedure(token)
             self.at += 1
 
     def _peek(self, steps: int) -> _Token:
@@ -171,6 +175,9 @@ class _Scan:
             elif token.text == ")" and depth:
                 depth -= 1
             else:
+                if token.kind == "end" and not names:
+                    # What follows is put in elsewhere.
+                    yield Use(kind=kind, name="$", offset=len(self.text))
                 break
             self.at += 1
         if kind == "label":
@@ -235,6 +242,17 @@ class _Scan:
             before = self._peek(-2)
             if before.kind == "string":
                 yield Use(kind="label", name=before.text[1:-1], offset=before.offset)
+
+    def _procedure(self, token: _Token) -> Iterator[Use]:
+        """`apoc.merge.node(['X'], …)`, `apoc.create.addLabels(n, $labels)`: labels and types as values."""
+        path = "".join([self._peek(steps).text.lower() for steps in range(6)])
+        if not path.startswith(("apoc.merge.", "apoc.create.")) or not path.endswith("("):
+            return
+        if path.endswith(".node(") and self._peek(6).text == "[" and self._peek(7).kind == "string":
+            yield from self._texts("label", 6)
+        else:
+            kind: UseKind = "relation" if "relationship" in path else "label"
+            yield Use(kind=kind, name="$", offset=token.offset)
 
     def _texts(self, kind: UseKind, steps: int) -> Iterator[Use]:
         while self._peek(steps).text in {"[", ",", ">"} or self._peek(steps).kind == "string":

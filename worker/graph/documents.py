@@ -34,6 +34,9 @@ PRIVATE: Final = 3
 
 _HASH_COMMENT: Final = re.compile(r"(?:^|(?<=\s))#[^\n]*", re.MULTILINE)
 _SLASH_COMMENT: Final = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
+_COMMENT_LINE: Final = re.compile(r"(?<!\\\n)^[ \t]*#[^\n]*\n", re.MULTILINE)
+"""Not below a line that a backslash continues: there it is the rest of a string."""
+_STRINGS_OF_LINES: Final = ('"""', "'''")
 _HASH_LANGUAGES: Final = frozenset({"python", "yaml", "toml", "ini", "bash", "sh", "make", "makefile", "r"})
 _SLASH_LANGUAGES: Final = frozenset({"typescript", "tsx", "javascript", "jsx", "go", "java", "rust"})
 
@@ -84,6 +87,20 @@ def text_without_docstring(node: Node) -> str:
     start, end = node.docstring_span
     rest = (node.text[:start] + node.text[end:]).rstrip()
     return node.text if not rest or rest.endswith(":") else rest + "\n"
+
+
+def without_comment_lines(text: str, language: str) -> str:
+    """The code without the lines that are all comment; whole where lines alone do not tell which these are.
+
+    That is so where a string may span lines, in languages other than Python, and where nothing but a header
+    would be left. Ends as `text` does, with a newline or without. O(length).
+    """
+    if language != "python" or "#" not in text or any(quotes in text for quotes in _STRINGS_OF_LINES):
+        return text
+    rest = _COMMENT_LINE.sub("", f"{text}\n").rstrip()
+    if not rest or rest.endswith(":"):
+        return text
+    return f"{rest}\n" if text.endswith("\n") else rest
 
 
 def _comment_pattern(language: str) -> re.Pattern[str] | None:

@@ -39,34 +39,27 @@ def expand(
     max_nodes: int = MAX_EXPANDED,
     max_fan_out: int = MAX_FAN_OUT,
 ) -> Expansion:
-    """Breadth first from the roots along half-edges of those kinds. O(half-edges of what is reached).
+    """Breadth first from the roots along half-edges of those kinds. O(nodes, half-edges followed).
 
     Where a ring would exceed `max_nodes`, its nodes are taken in order of label and id until the cap; roots
     are never capped. Cycles end: a node is reached once.
     """
-    edges = snapshot.edges
-    followed = np.zeros(128, dtype=np.bool_)
-    followed[sorted(kinds)] = True
-    hops = np.full(len(snapshot.nodes), -1, dtype=np.int64)
+    # A byte a node: all of them are looked at in the end.
+    hops = np.full(len(snapshot.nodes), -1, dtype=np.int8)
     ring = np.array(sorted(set(roots)), dtype=np.int64)
     hops[ring] = 0
     reached, truncated = len(ring), 0
     for distance in range(1, max_hops + 1):
-        places, lengths = edges.places(ring)
-        owners = np.repeat(np.arange(len(ring)), lengths)
-        chosen = followed[edges.kinds[places]]
-        places, owners = places[chosen], owners[chosen]
-        counts = np.bincount(owners, minlength=len(ring))
-        nth = np.arange(len(owners)) - (np.cumsum(counts) - counts)[owners]
-        truncated += int(np.maximum(counts - max_fan_out, 0).sum())
-        targets = edges.targets[places[nth < max_fan_out]]
-        ring = np.unique(targets[hops[targets] < 0]).astype(np.int64)
+        targets, left_out = snapshot.edges.near(ring, kinds, at_most=max_fan_out)
+        truncated += left_out
+        hops[targets[hops[targets] < 0]] = distance
+        ring = np.flatnonzero(hops == distance)
         room = max(0, max_nodes - reached)
         truncated += max(0, len(ring) - room)
+        hops[ring[room:]] = -1
         ring = ring[:room]
         if not len(ring):
             break
-        hops[ring] = distance
         reached += len(ring)
     nodes = np.flatnonzero(hops >= 0)
-    return Expansion(nodes=nodes, hops=hops[nodes], truncated=truncated)
+    return Expansion(nodes=nodes, hops=hops[nodes].astype(np.int64), truncated=truncated)

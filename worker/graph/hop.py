@@ -58,15 +58,16 @@ def rank_by_hops(
     documents = snapshot.documents
     recency = snapshot.history.recency
     newest = max(1, int(recency.max(initial=0)))
-    doubts = np.zeros(len(snapshot.nodes))
-    doubts[list(penalties)] = list(penalties.values())
+    # Roots are reached first of all, so each has its place among what was.
+    doubts = np.zeros(len(reached.nodes))
+    doubts[np.searchsorted(reached.nodes, list(penalties))] = list(penalties.values())
     hops = reached.hops[is_document]
     scores = np.round(
         -HOP_WEIGHT * hops
         + TRACE_WEIGHT * np.minimum(documents.trace_degrees[places], MAX_TRACES) / MAX_TRACES
         + TESTED_WEIGHT * documents.is_tested[places]
         + RECENCY_WEIGHT * recency[documents.files[places]] / newest
-        - AMBIGUITY_WEIGHT * doubts[numbers],
+        - AMBIGUITY_WEIGHT * doubts[is_document],
         6,
     )
     order = np.lexsort((documents.tie_ranks[places], -scores))[:max_ranked]

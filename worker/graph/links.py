@@ -6,7 +6,9 @@ What is ambiguous is kept with all its readings, each weaker the more there are.
 from __future__ import annotations
 
 import hashlib
+import heapq
 import math
+import posixpath
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -15,6 +17,7 @@ from typing import Final, Literal
 from worker.graph.lexical import Query, query_of
 from worker.graph.model import Node, NodeRef
 from worker.graph.snapshot import Snapshot
+from worker.graph.terms import terms_of, words_of
 
 LinkKind = Literal["traceback", "path", "qualified", "exact", "normalised", "word", "module", "payload"]
 
@@ -36,7 +39,7 @@ MAX_SEARCHED_CHARS: Final = 50_000
 """Of a request; words beyond are not looked at."""
 MAX_MENTIONS: Final = 400
 MAX_READINGS: Final = 200
-"""A name that means more nodes than this names none of them."""
+"""Of one mention: the first by id. Those beyond are left out, and the others are the weaker for them."""
 _MIN_WORD_CHARS: Final = 4
 
 _FRAME: Final = re.compile(
@@ -73,9 +76,11 @@ class RequestLinks:
 
     entities: tuple[EntityLink, ...]
     query: Query
+    passage_query: Query
+    """What passages are looked for by: the same words, and those of the names of the payload's files."""
     text_digest: str
     is_truncated: bool = False
-    """Whether some mentions were not looked up, for the length of the text or their number."""
+    """Whether a cap left something out: mentions, for the length of the text or their number, or readings."""
 
 
 def link_request(text: str, paths: Sequence[str], snapshot: Snapshot) -> RequestLinks:
@@ -98,12 +103,26 @@ def link_request(text: str, paths: Sequence[str], snapshot: Snapshot) -> Request
     for match in _NAME.finditer(scanned):
         is_quoted = scanned[match.start() - 1 : match.start()] == "`"
         linker.link_name(match[0].rstrip("()"), is_code=is_quoted or match["call"] is not None)
+    entities = linker.links()
+    query = query_of(text[:MAX_SEARCHED_CHARS])
     return RequestLinks(
-        entities=linker.links(),
-        query=query_of(text[:MAX_SEARCHED_CHARS]),
+        entities=entities,
+        query=query,
+        passage_query=_with_file_names(query, paths[:MAX_MENTIONS]),
         text_digest=digest_of(text),
-        is_truncated=len(text) > MAX_LINKED_CHARS or linker.is_full,
+        is_truncated=len(text) > MAX_LINKED_CHARS or linker.is_truncated,
     )
+
+
+def _with_file_names(query: Query, paths: Sequence[str]) -> Query:
+    """The query with the words of the files' names, without folders and suffixes, each counting 1 more."""
+    stems = {posixpath.splitext(posixpath.basename(path))[0] for path in paths}
+    terms = {term for stem in stems for word in words_of(stem) for term in terms_of(word)}
+    if not terms:
+        return query
+    weights = dict(query.weights)
+    weights |= {term: weights.get(term, 0.0) + 1.0 for term in terms}
+    return Query(tuple(sorted(weights.items())))
 
 
 def names_in(text: str) -> tuple[str, ...]:
@@ -139,7 +158,7 @@ class _Linker:
     def __init__(self, snapshot: Snapshot) -> None:
         self._snapshot = snapshot
         self._found: dict[str, tuple[LinkKind, frozenset[int]]] = {}
-        self.is_full = False
+        self.is_truncated = False
 
     def links(self) -> tuple[EntityLink, ...]:
         nodes = self._snapshot.nodes
@@ -147,7 +166,7 @@ class _Linker:
             EntityLink(
                 mention=mention,
                 kind=kind,
-                nodes=tuple(nodes[n].ref for n in sorted(found)),
+                nodes=tuple(nodes[n].ref for n in self._shown(found)),
                 strength=round(BASE_STRENGTHS[kind] / math.sqrt(len(found)), 6),
             )
             for mention, (kind, found) in sorted(self._found.items(), key=lambda i: (i[1][0], i[0]))
@@ -155,15 +174,23 @@ class _Linker:
 
     def _add(self, mention: str, kind: LinkKind, found: Iterable[int]) -> bool:
         nodes = frozenset(found)
-        if not nodes or len(nodes) > MAX_READINGS:
+        if not nodes:
             return False
         if len(self._found) >= MAX_MENTIONS and mention not in self._found:
-            self.is_full = True
+            self.is_truncated = True
             return True
         known = self._found.get(mention)
         if known is None or BASE_STRENGTHS[kind] > BASE_STRENGTHS[known[0]]:
             self._found[mention] = (kind, nodes)
         return True
+
+    def _shown(self, found: frozenset[int]) -> list[int]:
+        """The readings, sorted; of too many the first by id."""
+        if len(found) <= MAX_READINGS:
+            return sorted(found)
+        self.is_truncated = True
+        nodes = self._snapshot.nodes
+        return sorted(heapq.nsmallest(MAX_READINGS, found, key=lambda n: (nodes[n].id, n)))
 
     def link_path(self, path: str, kind: LinkKind) -> None:
         """A file, as the documents in it."""
@@ -219,6 +246,11 @@ class _Linker:
             self._add(name, "exact" if is_code else "word", others)
         elif is_code:
             self._add(name, "normalised", snapshot.names.folded(name))
+        elif not modules:
+            # Functions are left out: names such as `set_up` or `time_out` are plain words without their
+            # underscores, and linking these lost some of what commits edited.
+            folded = snapshot.names.folded(name)
+            self._add(name, "word", [n for n in folded if snapshot.nodes[n].label == "Class"])
 
     def _qualified(self, parts: Sequence[str]) -> list[int]:
         """Nodes with the last name whose own outer names or module agree with the ones before it.

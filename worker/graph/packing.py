@@ -21,6 +21,8 @@ from worker.graph.snapshot import Snapshot
 from worker.ports import TokenCounter
 
 NAMES_SHARE: Final = 0.06
+TIGHT_TOKENS: Final = 4_000
+"""With less room, lines that are all comment give way to further functions: some twelfth of all code."""
 MAX_NAME_TOKENS: Final = 12
 MAX_NAMES: Final = 400
 MAX_TRIED: Final = 60
@@ -51,7 +53,8 @@ class Section:
     file_heading: str
     """The line above all sections of its file in a prompt; empty where it stands for itself."""
     tokens: int
-    """In the layout that is paid for, with the line that ends it but without the heading of the file."""
+    """In the layout that is paid for, with the line that ends it and the label that it gets, but without the
+    heading of the file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,21 +128,28 @@ class TextSizes:
         self.adds_up = counter.exact and self.groups_digits
         """Whether texts cut before a line that begins with no blank or slash have the tokens of the whole."""
         self._names: dict[int, tuple[str, int] | None] = {}
-        self._bodies: dict[tuple[int, bool, str], tuple[int, int | None]] = {}
+        self._bodies: dict[tuple[int, bool, bool, str], tuple[int, int | None]] = {}
         self._texts: dict[str, int] = {}
 
     def body(
-        self, number: int, node: Node, *, keeps_docstring: bool, ending: str, limit_tokens: int
+        self,
+        number: int,
+        node: Node,
+        *,
+        keeps_docstring: bool,
+        keeps_comments: bool,
+        ending: str,
+        limit_tokens: int,
     ) -> tuple[str, int] | None:
         """A node's fenced body and its tokens, those of what ends it included.
 
         None where it has none or is too long for the limit.
         """
-        key = (number, keeps_docstring, ending)
+        key = (number, keeps_docstring, keeps_comments, ending)
         chars, tokens = self._bodies.get(key, (0, None))
         if chars > limit_tokens * _CHARS_A_TOKEN or (tokens is not None and tokens > limit_tokens):
             return None
-        body = deepest_text(node, keeps_docstring=keeps_docstring)
+        body = deepest_text(node, keeps_docstring=keeps_docstring, keeps_comments=keeps_comments)
         if body is None:
             return None
         text = fenced(body)
@@ -184,12 +194,13 @@ def pack(
 ) -> Packed:
     """Fill `budget_tokens`, of which `names_share` is kept for names and lists.
 
-    Greedy in rank order. A larger budget drops a node only where a better one has come to fit. O(nodes
-    tried), and counting what was not counted before.
+    Greedy in rank order. A larger budget drops a node only where a better one has come to fit, or where it
+    is no longer tight and comments come back. O(nodes tried), and counting what was not counted before.
     """
     reserve = int(budget_tokens * names_share)
     room = _Room(budget_tokens - reserve)
-    bodies, rest, skipped = _bodies(selection, snapshot, writer, room, sizes)
+    keeps_comments = selection.template.keeps_docstrings or budget_tokens >= TIGHT_TOKENS
+    bodies, rest, skipped = _bodies(selection, snapshot, writer, room, sizes, keeps_comments=keeps_comments)
     room.left += reserve
     changes = _lines(snapshot, selection.changes, room, sizes, heading=CHANGES_HEADING, line_of=_change_line)
     patterns = _lines(
@@ -231,7 +242,13 @@ class _Room:
 
 
 def _bodies(
-    selection: Selection, snapshot: Snapshot, writer: SectionWriter, room: _Room, sizes: TextSizes
+    selection: Selection,
+    snapshot: Snapshot,
+    writer: SectionWriter,
+    room: _Room,
+    sizes: TextSizes,
+    *,
+    keeps_comments: bool,
 ) -> tuple[list[PackedNode], list[tuple[int, float]], int]:
     """The nodes that fit in full, the others with their scores, and how many better ones were skipped."""
     bodies: list[PackedNode] = []
@@ -249,6 +266,7 @@ def _bodies(
                 number,
                 node,
                 keeps_docstring=selection.template.keeps_docstrings,
+                keeps_comments=keeps_comments,
                 ending=writer.ending,
                 limit_tokens=room.left,
             )

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import posixpath
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from schemas.codes import Ranking, Relevance, TaskType
-from schemas.request import AssemblyRequest
 from schemas.session import FailingTest
 from schemas.wire import canonical_json, sha256_hex
 from worker.graph.links import MAX_LINKED_CHARS, names_in
 from worker.graph.model import NodeRef
 from worker.graph.sections import Layout
 from worker.ports import RequestFrame, Scope
+from worker.targets import is_relative, payload_paths
 
-MAX_PATHS: Final = 400
 MAX_TROUBLED_PATHS: Final = 20
 MAX_ROOTS: Final = 1_000
 MAX_TEXT_CHARS: Final = 65_536
@@ -37,6 +35,8 @@ class GraphPolicy:
     relevance: Relevance
     settings_digest: str
     code_version: str
+    unmasked_projects: frozenset[str] = frozenset()
+    """Whose pack files show credentials as they are. Part of `settings_digest`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,11 +55,21 @@ class Question:
     """Files that the payload names, relative to the project's root."""
     failing: tuple[str, ...]
     """Ids of failing tests."""
+    is_state_missing: bool
+    """Whether what fails in the thread could not be read, and so was not asked about."""
     ranking: Ranking
     relevance: Relevance
     budget_tokens: int
     layout: Layout
+    has_passages: bool
+    """Whether the subject has a use for what words find besides the pack."""
     encoding: str
+    label_tokens: int
+    """What each section takes besides, to be cited by."""
+    extra_hops: int
+    """Beyond the template's own; 0 where nothing widens the question."""
+    leading: tuple[str, ...]
+    """Ids of nodes that come before all others."""
     million_tokens: int
     """What a million tokens count as: models that share an encoding may differ in their safety factor."""
     policy_digest: str
@@ -129,9 +139,10 @@ def ask(
     budget_tokens: int,
     layout: Layout,
     encoding: str,
+    label_tokens: int = 0,
     million_tokens: int = 1_000_000,
     policy: GraphPolicy,
-    trouble: Trouble = Trouble(),  # noqa: B008 - a frozen value
+    trouble: Trouble | None = Trouble(),  # noqa: B008 - a frozen value
 ) -> Question:
     """The question that a request asks. O(length of its texts).
 
@@ -139,8 +150,11 @@ def ask(
     failed or was touched.
 
     Under `ranking: hop` a payload that names files is all that is asked about, as the plain rule has it: the
-    message of the turn then changes neither roots nor answer.
+    message of the turn then changes neither roots nor answer. Of trouble that cannot be read now, which is
+    None, the question says so.
     """
+    is_state_missing = trouble is None
+    trouble = trouble or Trouble()
     request = frame.request
     # Who sends the diff alone does not say that no test fails.
     said = () if request.working is None else request.working.failing_tests
@@ -149,6 +163,8 @@ def ask(
     if frame.task_type == "DEBUG":
         hot = [path for path in trouble.files if is_relative(path)]
         paths = tuple(dict.fromkeys((*paths, *hot[:MAX_TROUBLED_PATHS])))
+    widening = frame.widening
+    named = () if widening is None else widening.roots
     question = Question(
         project_id=scope.project_id,
         thread_id=scope.thread_id,
@@ -156,37 +172,32 @@ def ask(
         subject=request.subject,
         requester=request.requester,
         task_type=frame.task_type,
-        text=_text(request, failing),
+        text=_text(request.user_message if widening is None else widening.message, failing, named),
         paths=paths,
         failing=tuple(test.id for test in failing),
+        is_state_missing=is_state_missing,
         ranking=request.ranking or policy.ranking,
         relevance=request.relevance or policy.relevance,
         budget_tokens=budget_tokens,
         layout=layout,
+        has_passages=layout == "prompt" and frame.subject.inject and frame.subject.semantic,
         encoding=encoding,
+        label_tokens=label_tokens,
+        extra_hops=0 if widening is None else widening.hops,
+        leading=named,
         million_tokens=million_tokens,
         policy_digest=sha256_hex(canonical_json([policy.settings_digest, policy.code_version])),
     )
     if question.ranking == "hop" and question.paths:
-        return replace(question, text="")
+        return replace(question, text="\n".join(named))
     return question
 
 
-def _text(request: AssemblyRequest, failing: Sequence[FailingTest]) -> str:
-    """The message, then what failing tests say: a traceback names what it is about better than people do."""
-    text = "\n".join((request.user_message, *(f"{test.id}\n{test.message or ''}" for test in failing)))
+def _text(message: str, failing: Sequence[FailingTest], named: Sequence[str]) -> str:
+    """What is named besides, the message, then what failing tests say.
+
+    A traceback names what it is about better than people do.
+    """
+    said = (f"{test.id}\n{test.message or ''}" for test in failing)
+    text = "\n".join((*named, message, *said))
     return text[:MAX_TEXT_CHARS]
-
-
-def payload_paths(request: AssemblyRequest) -> tuple[str, ...]:
-    """The payload's files, relative to the project's root, each once, in their order."""
-    payload = request.payload
-    folder = payload.project_dir or ""
-    folder = "" if folder.startswith("/") else folder
-    paths = (posixpath.normpath(posixpath.join(folder, path)) for path in payload.files_created[:MAX_PATHS])
-    return tuple(dict.fromkeys(path for path in paths if is_relative(path)))
-
-
-def is_relative(path: str) -> bool:
-    """Whether the path stays below where it starts."""
-    return path not in {"", "."} and not path.startswith(("/", "../")) and path != ".."

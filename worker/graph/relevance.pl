@@ -11,7 +11,6 @@
 :- module(relevance, [refine/4]).
 
 :- use_module(library(aggregate), [aggregate_all/3]).
-:- use_module(library(apply), [partition/4]).
 :- use_module(library(error), [must_be/2]).
 :- use_module(library(lists), [member/2]).
 
@@ -24,23 +23,28 @@
     kg_failing/1,     % Node that a failing test exercises, or that is one
     kg_defines/2,     % Container, Contained
     kg_ambiguous/1,   % Node that was linked by a name that others bear, too
-    kg_owns/2,        % Owner, Node
-    kg_depends/2,     % Node, Node that it calls or imports
+    kg_owns/2,        % Owner, list of what is theirs
+    kg_depends/2,     % Node, list of what it calls or imports
+    kg_shared/1,      % Requirement that a root serves, or that such a one leads to; deduced
     kg_answered_for/1. % Node that an owner of a root owns for certain; deduced, in reviews only
 
-%!  refine(+Facts, +MaxInferences, -Tiers, -Denied) is det.
+%!  refine(+Text, +MaxInferences, -Tiers, -Denied) is det.
 %
-%   Facts is facts(Task, Candidates, Roots, Tested, Failing, Ambiguous, Traces, Defines, Owns, Depends):
-%   Candidates a list of c(Label, Hop, Nodes), the next four lists of nodes, the last four flat lists of pairs.
-%   That is a third of the text that the facts themselves would be, and reading it is most of the time.
+%   Text reads as facts(Task, Candidates, Roots, Tested, Failing, Ambiguous, Traces, Defines, Owns, Depends):
+%   Candidates a list of c(Label, Hop, Nodes), the next four lists of nodes, the last four flat lists of pairs,
+%   the second of a pair in Owns and Depends a list. That is a third of the text that the facts themselves
+%   would be; reading and asserting is most of the time. It comes as a string, since the server copies and
+%   expands a goal, which for a large term takes longer than all deduction.
 %
-%   Tiers is tiers(Core, Related): sorted nodes; every other candidate is peripheral. Denied counts the
+%   Tiers is tiers(Core, Related): strings of sorted nodes with commas between them, which are written in a
+%   fraction of the time that lists take; every other candidate is peripheral. Denied counts the
 %   candidates whose ownership could not be decided within the bound: they are treated as not owned.
 %
 %   The facts are asserted inside the protected goal, not in its setup: a limit that strikes in a setup would
 %   leave behind what was asserted so far. Throws resource_error(inferences) at the limit.
 
-refine(Facts, MaxInferences, Tiers, Denied) :-
+refine(Text, MaxInferences, Tiers, Denied) :-
+    term_string(Facts, Text),
     must_be(ground, Facts),
     setup_call_cleanup(
         true,
@@ -83,16 +87,24 @@ forget :-
     retractall(kg_ambiguous(_)),
     retractall(kg_owns(_, _)),
     retractall(kg_depends(_, _)),
+    retractall(kg_shared(_)),
     retractall(kg_answered_for(_)),
     abolish_all_tables.
 
-deduce(tiers(Core, Related), Denied) :-
+deduce(tiers(CoreText, RelatedText), Denied) :-
+    assert_shared,
     assert_owned(Denied),
     findall(Tier-Node, kg_relevance_tier(Node, Tier), Found),
     findall(Node, member(core-Node, Found), Cores),
     findall(Node, member(related-Node, Found), Relateds),
     sort(Cores, Core),
-    sort(Relateds, Related).
+    sort(Relateds, Related),
+    as_text(Core, CoreText),
+    as_text(Related, RelatedText).
+
+as_text(Nodes, Text) :-
+    atomic_list_concat(Nodes, ',', Atom),
+    atom_string(Atom, Text).
 
 %!  kg_relevance_tier(?Node, ?Tier) is nondet.
 %
@@ -100,84 +112,95 @@ deduce(tiers(Core, Related), Denied) :-
 
 kg_relevance_tier(Node, Tier) :-
     kg_candidate(Node, _, _),
-    ( is_core(Node)      -> Tier = core
+    ( kg_root(Node)      -> Tier = core
+    ; is_promoted(Node)  -> ( kg_ambiguous(Node) -> Tier = related ; Tier = core )
     ; kg_relevant(Node)  -> Tier = related
     ;                       Tier = peripheral
     ).
 
-is_core(Node) :- kg_root(Node), !.
-is_core(Node) :- is_promoted(Node), \+ kg_ambiguous(Node), !.
-
 %!  kg_relevant(+Node) is semidet.
 %
-%   At least related: what serves a requirement of a root, however long the chain of shared requirements; what
-%   its task would promote, were its name not ambiguous; in reviews, what the owner of a root answers for.
+%   At least related: what serves a requirement of a root, however long the chain of shared requirements; in
+%   reviews, what the owner of a root answers for. So is what its task would promote, were its name not
+%   ambiguous.
 
 kg_relevant(Node) :- shares_requirement(Node), !.
-kg_relevant(Node) :- is_promoted(Node), !.
 kg_relevant(Node) :- kg_answered_for(Node), !.
 
 %!  is_promoted(+Node) is semidet.
 %
 %   What each kind of task cannot do without.
 
-is_promoted(Node) :- kg_task(debug),    kg_candidate(Node, _, Hop), Hop =< 1.
-is_promoted(Node) :- kg_task(debug),    kg_failing(Node).
-is_promoted(Node) :- kg_task(debug),    kg_tested(Node), kg_candidate(Node, _, Hop), Hop =< 2.
-is_promoted(Node) :- kg_task(test),     kg_tested(Node).
-is_promoted(Node) :- kg_task(test),     shares_requirement(Node).
-is_promoted(Node) :- kg_task(build),    is_contained_with_root(Node).
-is_promoted(Node) :- kg_task(build),    shares_requirement(Node).
-is_promoted(Node) :- kg_task(refactor), is_contained_with_root(Node).
-is_promoted(Node) :- kg_task(refactor), kg_tested(Node), kg_candidate(Node, _, Hop), Hop =< 1.
-is_promoted(Node) :- kg_task(document), is_contained_with_root(Node).
-is_promoted(Node) :- kg_task(review),   shares_requirement(Node).
-is_promoted(Node) :- kg_task(review),   kg_tested(Node), kg_candidate(Node, _, Hop), Hop =< 1.
+is_promoted(Node) :- kg_task(Task), is_promoted(Task, Node), !.
+
+is_promoted(debug,    Node) :- kg_candidate(Node, _, Hop), Hop =< 1.
+is_promoted(debug,    Node) :- kg_failing(Node).
+is_promoted(debug,    Node) :- kg_tested(Node), kg_candidate(Node, _, Hop), Hop =< 2.
+is_promoted(test,     Node) :- kg_tested(Node).
+is_promoted(test,     Node) :- shares_requirement(Node).
+is_promoted(build,    Node) :- is_contained_with_root(Node).
+is_promoted(build,    Node) :- shares_requirement(Node).
+is_promoted(refactor, Node) :- is_contained_with_root(Node).
+is_promoted(refactor, Node) :- kg_tested(Node), kg_candidate(Node, _, Hop), Hop =< 1.
+is_promoted(document, Node) :- is_contained_with_root(Node).
+is_promoted(review,   Node) :- shares_requirement(Node).
+is_promoted(review,   Node) :- kg_tested(Node), kg_candidate(Node, _, Hop), Hop =< 1.
 
 is_contained_with_root(Node) :- kg_root(Root), kg_defines(Root, Node), !.
 is_contained_with_root(Node) :- kg_root(Root), kg_defines(Node, Root), !.
 is_contained_with_root(Node) :- kg_root(Root), kg_defines(Parent, Root), kg_defines(Parent, Node), !.
 
-shares_requirement(Node) :- kg_traces(Node, Requirement), is_shared(Requirement), !.
+shares_requirement(Node) :- kg_traces(Node, Requirement), kg_shared(Requirement), !.
 
 :- table is_shared/1.
 
 is_shared(Requirement) :- kg_root(Root), kg_traces(Root, Requirement).
 is_shared(Requirement) :- is_shared(Other), kg_traces(Node, Other), kg_traces(Node, Requirement).
 
-%!  ownership(?Owner, ?Node)
+%   Asked once for all requirements, as ownership is below: asked for each, every one would be a table.
+
+assert_shared :-
+    forall(is_shared(Requirement), assertz(kg_shared(Requirement))).
+
+%!  ownership(?Node)
 %
-%   Who owns a node answers for what it depends on. Tabled, so that cycles end; restrained, so that no graph
+%   Who owns a root owns what else is theirs, and answers for what that depends on. One table for all owners of
+%   roots: who of them it is makes no difference. Tabled, so that cycles end; restrained, so that no graph
 %   makes it long: what lies beyond the bound is undefined, neither true nor false.
 
-:- table ownership(_, _) as max_answers(256).
+:- table ownership(_) as max_answers(256).
 :- set_prolog_flag(max_answers_for_subgoal_action, bounded_rationality).
 
-ownership(Owner, Node) :- kg_owns(Owner, Node).
-ownership(Owner, Node) :- ownership(Owner, Other), kg_depends(Other, Node).
+ownership(Node) :- kg_owns(_, Nodes), owns_root(Nodes), member(Node, Nodes).
+ownership(Node) :- ownership(Other), kg_depends(Other, Nodes), member(Node, Nodes).
 
-%   Asked once for all nodes: asked for each node, every answer would be a table of its own. findall/3 and
-%   if-then-else take an undefined answer for a true one; only an empty delay list is. Where the bound was
-%   met, one undefined answer stands for all others: they are denied, and counted, so that a person hears.
+owns_root(Nodes) :- kg_root(Root), memberchk(Root, Nodes), !.
+
+%   findall/3 and if-then-else take an undefined answer for a true one; only an empty delay list is. Where the
+%   bound was met, one undefined answer stands for all others: they are denied, and counted, so that a person
+%   hears.
 
 assert_owned(0) :-
     \+ kg_task(review),
     !.
 assert_owned(Denied) :-
-    findall(Owner, ( kg_root(Root), kg_owns(Owner, Root) ), Owning),
-    sort(Owning, Owners),
-    findall(Delays-Node,
-            ( member(Owner, Owners), call_delays(ownership(Owner, Node), Delays) ),
-            Answers),
-    partition(is_certain, Answers, Certain, Undefined),
-    findall(Node, member(_-Node, Certain), Owned),
-    sort(Owned, Distinct),
-    forall(member(Node, Distinct), assertz(kg_answered_for(Node))),
+    findall(Node-Delays, call_delays(ownership(Node), Delays), Answers),
+    assert_certain(Answers, Undefined),
+    count_denied(Undefined, Denied).
+
+assert_certain([], []).
+assert_certain([Node-true|Answers], Undefined) :-
+    !,
+    assertz(kg_answered_for(Node)),
+    assert_certain(Answers, Undefined).
+assert_certain([Node-_|Answers], [Node|Undefined]) :-
+    assert_certain(Answers, Undefined).
+
+count_denied([], 0) :- !.
+count_denied(Undefined, Denied) :-
     aggregate_all(count,
                   ( kg_candidate(Node, _, _),
                     \+ kg_answered_for(Node),
-                    memberchk(_-Node, Undefined)
+                    memberchk(Node, Undefined)
                   ),
                   Denied).
-
-is_certain(Delays-_) :- Delays == true.

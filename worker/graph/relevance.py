@@ -8,7 +8,7 @@ their numbers are sent, so that nothing a source file says can become part of a 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Hashable, Iterable, Mapping
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, Protocol, TypeVar
 
@@ -40,6 +40,8 @@ class RelevanceFacts:
     ambiguous: Collection[NodeRef] = ()
     owners: Collection[tuple[str, NodeRef]] = ()
     depends: Collection[tuple[NodeRef, NodeRef]] = ()
+    truncated: int = 0
+    """Edges and nodes that caps kept from being walked for `hops`; no rule sees it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,36 +99,52 @@ def number_facts(facts: RelevanceFacts) -> NumberedFacts:
     """
     nodes = tuple(sorted(facts.hops))
     numbers = {node: number for number, node in enumerate(nodes)}
-    groups: defaultdict[tuple[str, int], list[int]] = defaultdict(list)
+    groups: defaultdict[tuple[NodeLabel, int], list[int]] = defaultdict(list)
     for number, node in enumerate(nodes):
-        groups[_atom(node.label), facts.hops[node]].append(number)
+        groups[node.label, facts.hops[node]].append(number)
     candidates = ",".join(
-        f"c({label},{hop},{_list(members)})" for (label, hop), members in sorted(groups.items())
+        f"c({_atom(label)},{hop},{members})" for (label, hop), members in sorted(groups.items())
     )
     sets = (facts.roots, facts.tested, facts.failing, facts.ambiguous)
     arguments = [
         facts.task_type.lower(),
         f"[{candidates}]",
-        *(_list(sorted({numbers[node] for node in members if node in numbers})) for members in sets),
+        *(str(sorted({numbers[node] for node in members if node in numbers})) for members in sets),
         _pairs(numbers, _numbered({item for _, item in facts.traces}), facts.traces),
         _pairs(numbers, numbers, facts.defines),
-        _pairs(_numbered({owner for owner, _ in facts.owners}), numbers, facts.owners),
-        _pairs(numbers, numbers, facts.depends),
+        _grouped(_numbered({owner for owner, _ in facts.owners}), numbers, facts.owners),
+        _grouped(numbers, numbers, facts.depends),
     ]
-    return NumberedFacts(f"facts({','.join(arguments)})", nodes)
+    # A list of numbers as Python spells it is a list in Prolog, and spelled in a fraction of the time that
+    # joining takes; nothing else in the term has a space.
+    return NumberedFacts(f"facts({','.join(arguments)})".replace(" ", ""), nodes)
 
 
 def _numbered(names: Iterable[str]) -> dict[str, int]:
     return {name: number for number, name in enumerate(sorted(names))}
 
 
-def _pairs(firsts: Mapping[K, int], seconds: Mapping[L, int], pairs: Collection[tuple[K, L]]) -> str:
-    known = {(firsts[a], seconds[b]) for a, b in pairs if a in firsts and b in seconds}
-    return _list([number for pair in sorted(known) for number in pair])
+def _pairs(firsts: Mapping[K, int], seconds: Mapping[L, int], pairs: Iterable[tuple[K, L]]) -> str:
+    """A flat list of pairs."""
+    return str([number for pair in _known(firsts, seconds, pairs) for number in pair])
 
 
-def _list(numbers: Iterable[int]) -> str:
-    return f"[{','.join(map(str, numbers))}]"
+def _grouped(firsts: Mapping[K, int], seconds: Mapping[L, int], pairs: Iterable[tuple[K, L]]) -> str:
+    """A flat list of firsts, each before the list of its seconds."""
+    by_first: defaultdict[int, list[int]] = defaultdict(list)
+    for first, second in _known(firsts, seconds, pairs):
+        by_first[first].append(second)
+    return str([part for group in by_first.items() for part in group])
+
+
+def _known(
+    firsts: Mapping[K, int], seconds: Mapping[L, int], pairs: Iterable[tuple[K, L]]
+) -> Iterator[tuple[int, int]]:
+    """The numbers of the pairs that have some, each pair once, sorted."""
+    # One integer a pair: they sort in a quarter of the time.
+    width = len(seconds)
+    known = sorted({firsts[a] * width + seconds[b] for a, b in pairs if a in firsts and b in seconds})
+    return (divmod(one, width) for one in known)
 
 
 def _atom(label: NodeLabel) -> str:

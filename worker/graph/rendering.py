@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from worker.graph.documents import text_without_docstring
+from worker.graph.documents import text_without_docstring, without_comment_lines
 from worker.graph.model import NO_SPAN, Node
 
 FULL_DEPTH: Final = 9
@@ -47,11 +47,13 @@ def texts_of(node: Node, *, keeps_docstring: bool) -> tuple[NodeText, ...]:
     return (*found, NodeText(depth=NAME_DEPTH, text=label_of(node), language="", is_fenced=False))
 
 
-def deepest_text(node: Node, *, keeps_docstring: bool) -> NodeText | None:
+def deepest_text(node: Node, *, keeps_docstring: bool, keeps_comments: bool = True) -> NodeText | None:
     """The rendering that a body is packed as; None where the node has no text."""
     if keeps_docstring and node.docstring_span != NO_SPAN:
         return _fenced(node, FULL_DEPTH, node.text.strip("\n"))
     code = text_without_docstring(node).strip("\n")
+    if not keeps_comments:
+        code = without_comment_lines(code, node.language)
     return _fenced(node, CODE_DEPTH, code) if code else None
 
 

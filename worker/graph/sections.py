@@ -8,12 +8,13 @@ does not say it, no node line. The same sections make both, so a pack can be cut
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final, Literal
 
 from worker.graph.model import Node
-from worker.graph.packing import Section, TextSizes
+from worker.graph.packing import Section, SectionWriter, TextSizes
 from worker.graph.rendering import short_name
 
 Layout = Literal["file", "prompt"]
@@ -27,6 +28,8 @@ LINE_END: Final = "\n"
 _ID: Final = re.compile(r"[^\x00-\x20\x7f](?:[^\x00-\x1f\x7f]{0,1022}[^\x00-\x20\x7f])?")
 _FIXED_POINT_ROUNDS: Final = 4
 _USUAL_FIGURES_TOKENS: Final = 27
+_KEPT_PROVENANCES: Final = 8_192
+"""Of some four hundred bytes; the nodes that requests are about come again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,12 +74,12 @@ class FileSections:
         self, node: Node, *, template: str, rank: int, score: float, body: str, body_tokens: int
     ) -> Section:
         """The section, whose node line says what the section itself costs, that line included."""
-        if not is_citable(node.id):
-            heading = _heading(node)
-            return _plain(heading + body, tokens=self._sizes.of(heading) + body_tokens)
-        start = f"{_heading(node)}<!-- node: {node.id}"
+        provenance = _provenance(node.label, short_name(node), node.id)
         # Encodings split before a blank between two other characters, so the two parts add up.
-        fixed_tokens = self._sizes.of(start) + body_tokens
+        fixed_tokens = self._sizes.of(provenance.start) + body_tokens
+        headings = provenance.headings
+        if headings is None:
+            return _plain(provenance.start + body, tokens=fixed_tokens)
         tokens = fixed_tokens + self._figures_tokens
         figures = ""
         for _ in range(_FIXED_POINT_ROUNDS):
@@ -86,9 +89,8 @@ class FileSections:
             if fixed_tokens + self._figures_tokens == tokens:
                 break
             tokens = fixed_tokens + self._figures_tokens
-        headings = prompt_headings(kind=node.label, name=short_name(node), node_id=node.id)
         return Section(
-            text=f"{start}{figures}{body}",
+            text=f"{provenance.start}{figures}{body}",
             shown=headings.above(body),
             file_heading=headings.file,
             tokens=tokens,
@@ -106,22 +108,23 @@ class PromptSections:
     least_tokens = 12
     ending = LINE_END
 
-    def __init__(self, sizes: TextSizes) -> None:
-        """Count with `sizes`."""
+    def __init__(self, sizes: TextSizes, *, label_tokens: int = 0) -> None:
+        """Count with `sizes`; a section will get an id to be cited by, which takes `label_tokens`."""
         self._sizes = sizes
+        self._label_tokens = label_tokens
 
     def section(
         self, node: Node, *, template: str, rank: int, score: float, body: str, body_tokens: int
     ) -> Section:
         """The section, whose node line says what a prompt pays for it."""
-        if not is_citable(node.id):
-            heading = _heading(node)
-            return _plain(heading + body, tokens=self._sizes.of(heading) + body_tokens)
-        headings = prompt_headings(kind=node.label, name=short_name(node), node_id=node.id)
+        provenance = _provenance(node.label, short_name(node), node.id)
+        headings = provenance.headings
+        if headings is None:
+            return _plain(provenance.start + body, tokens=self._sizes.of(provenance.start) + body_tokens)
         name_tokens = 0 if headings.is_said_by_code else self._sizes.of(f"{headings.name}\n")
-        tokens = name_tokens + body_tokens
+        tokens = self._label_tokens + name_tokens + body_tokens
         return Section(
-            text=f"{_heading(node)}<!-- node: {node.id}{_figures(template, rank, score, tokens)}{body}",
+            text=f"{provenance.start}{_figures(template, rank, score, tokens)}{body}",
             shown=headings.above(body),
             file_heading=headings.file,
             tokens=tokens,
@@ -130,6 +133,33 @@ class PromptSections:
     def file_tokens(self, file_heading: str) -> int:
         """The heading's line."""
         return self._sizes.of(f"{file_heading}\n") if file_heading else 0
+
+
+class MaskedSections:
+    """The sections of another writer, with what must not be shown masked in their bodies, and paid for so."""
+
+    def __init__(self, inner: SectionWriter, mask: Callable[[str], str], sizes: TextSizes) -> None:
+        """Let `inner` write what `mask` leaves, counted with `sizes`."""
+        self.least_tokens = inner.least_tokens
+        self.ending = inner.ending
+        self._inner = inner
+        self._mask = mask
+        self._sizes = sizes
+
+    def section(
+        self, node: Node, *, template: str, rank: int, score: float, body: str, body_tokens: int
+    ) -> Section:
+        """The section of the masked body."""
+        masked = self._mask(body)
+        if masked != body:
+            body_tokens = self._sizes.counter.count(masked + self.ending)
+        return self._inner.section(
+            node, template=template, rank=rank, score=score, body=masked, body_tokens=body_tokens
+        )
+
+    def file_tokens(self, file_heading: str) -> int:
+        """As the other writer has it: paths are not masked, for an id must stay one."""
+        return self._inner.file_tokens(file_heading)
 
 
 def is_citable(node_id: str) -> bool:
@@ -145,8 +175,24 @@ def by_file(sections: Sequence[Section]) -> list[Section]:
     return [section for run in runs.values() for section in run]
 
 
-def _heading(node: Node) -> str:
-    return f"## {node.label} {short_name(node)}\n"
+@dataclass(frozen=True, slots=True)
+class _Provenance:
+    """What the section of a node begins with, whatever request it is for."""
+
+    start: str
+    """The heading, and the node line up to the id; the heading alone where no line can hold the id."""
+    headings: PromptHeadings | None
+    """None where no line can hold the id."""
+
+
+@lru_cache(_KEPT_PROVENANCES)
+def _provenance(kind: str, name: str, node_id: str) -> _Provenance:
+    heading = f"## {kind} {name}\n"
+    if not is_citable(node_id):
+        return _Provenance(heading, None)
+    return _Provenance(
+        f"{heading}<!-- node: {node_id}", prompt_headings(kind=kind, name=name, node_id=node_id)
+    )
 
 
 def _figures(template: str, rank: int, score: float, tokens: int) -> str:

@@ -6,8 +6,8 @@ A pure function; no model takes part. `graph` ranks every document by words, nam
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 
 import numpy as np
@@ -15,15 +15,16 @@ from numpy.typing import NDArray
 
 from schemas.codes import TaskType
 from schemas.fragments import RelevanceTier
-from schemas.graph import Relation
+from schemas.graph import NodeLabel, Relation
 from worker.graph.adjacency import kind
 from worker.graph.documents import CLASS, PRIVATE, SPECIAL
 from worker.graph.hop import rank_by_hops
-from worker.graph.links import EntityLink, RequestLinks
+from worker.graph.links import EntityLink, LinkKind, RequestLinks
 from worker.graph.model import NodeRef
-from worker.graph.signals import Signals, measure, top
+from worker.graph.signals import Signals, found_by_words, link_strengths, measure, top
 from worker.graph.snapshot import Snapshot
-from worker.graph.templates import TEMPLATES, Companion, Template
+from worker.graph.templates import TEMPLATES, Companion, Template, widened
+from worker.graph.terms import SMALL_TALK
 
 Ranking = Literal["graph", "hop"]
 EmptyReason = Literal["graph_unavailable", "not_indexed", "nothing_found"]
@@ -62,7 +63,13 @@ TESTED_BONUS: Final = 0.05
 SIZE_PENALTY: Final = 0.7
 """The sum behaves like a log-probability, so taking off a share of ln(tokens) orders by gain a token."""
 
+_PLAIN: Final[frozenset[LinkKind]] = frozenset({"word", "module"})
+"""Links of words that are spelled as any other word is."""
 _PARENTS: Final = 20
+_LED: Final[tuple[NodeLabel, ...]] = (
+    *("Function", "Class", "Module"),
+    *("Requirement", "RequirementItem", "Decision"),
+)
 _COMPANION_EDGES: Final[Mapping[Companion, tuple[tuple[Relation, bool, float], ...]]] = {
     # Relation, whether against its direction, and what one step takes off the parent's evidence.
     "requirements": (("TRACES_TO", False, 0.3), ("DEFINES", True, 0.5), ("DEFINES", True, 0.5)),
@@ -97,7 +104,7 @@ class Selection:
     patterns: tuple[int, ...] = ()
     """Classes that share a base with a selected one: node numbers, in order of id."""
     truncated: int = 0
-    """How much the caps on expansion left out."""
+    """Edges and nodes that caps kept from being walked, for the ranking or for distances."""
     relevance: Literal["off", "prolog"] = "off"
     hops: Mapping[int, int] = field(default_factory=dict[int, int])
     """Edges from what the request names, by node number, where they were walked."""
@@ -125,10 +132,21 @@ class Selection:
 
 
 def select(
-    links: RequestLinks, snapshot: Snapshot, *, task_type: TaskType, ranking: Ranking = "graph"
+    links: RequestLinks,
+    snapshot: Snapshot,
+    *,
+    task_type: TaskType,
+    ranking: Ranking = "graph",
+    extra_hops: int = 0,
+    has_passages: bool = False,
 ) -> Selection:
-    """The nodes that the work is most likely to need. Some 8 ms at 50,000 functions, `hop` 2 ms."""
-    template = TEMPLATES[task_type]
+    """The nodes that the work is most likely to need. Some 8 ms at 50,000 functions, `hop` 2 ms.
+
+    With `extra_hops` the task's template is widened by so many. `has_passages` says that what words find is
+    to be shown: `hop` looks for it then, and either ranking finds what the names of the payload's files say,
+    too, for some 2 ms more. It changes neither which nodes are ranked nor their order.
+    """
+    template = widened(TEMPLATES[task_type], extra_hops)
     if ranking == "hop":
         reached = rank_by_hops(links, snapshot, template, max_ranked=MAX_RANKED)
         return Selection(
@@ -137,23 +155,64 @@ def select(
             template=template,
             links=links,
             ranked=reached.ranked,
+            lexical=_found_by_words(links, snapshot, template) if has_passages else (),
             hops=reached.hops,
             truncated=reached.truncated,
         )
-    return _select_by_graph(links, snapshot, template)
+    if says_nothing(links):
+        return _nothing_found(links, snapshot, template)
+    selection = _select_by_graph(links, snapshot, template)
+    if has_passages and links.passage_query != links.query:
+        return replace(selection, lexical=_found_by_words(links, snapshot, template))
+    return selection
+
+
+def led_by(selection: Selection, snapshot: Snapshot, ids: Collection[str]) -> Selection:
+    """The selection with the documents that have these ids in front, in the order that they have there.
+
+    Those that were not selected come behind the others of them, by id. Scores still fall.
+    """
+    if not ids:
+        return selection
+    ranked = dict(selection.ranked)
+    wanted = [n for n in _documents_of(snapshot, ids) if n not in ranked]
+    first = [(n, score) for n, score in selection.ranked if snapshot.nodes[n].id in ids]
+    first += [(n, 0.0) for n in wanted]
+    best = max((score for _, score in selection.ranked), default=0.0)
+    led = [(n, round(best + len(first) - place, 6)) for place, (n, _) in enumerate(first)]
+    leaders = {n for n, _ in first}
+    others = tuple(one for one in selection.ranked if one[0] not in leaders)
+    return replace(selection, ranked=(*led, *others))
+
+
+def _documents_of(snapshot: Snapshot, ids: Collection[str]) -> list[int]:
+    """The numbers of the documents with these ids, by id."""
+    refs = sorted(NodeRef(label, own) for own in ids for label in _LED)
+    numbers = [number for ref in refs if (number := snapshot.find(ref)) is not None]
+    return [number for number in numbers if snapshot.document_of_node[number] >= 0]
+
+
+def says_nothing(links: RequestLinks) -> bool:
+    """Whether all words of a request are such as speak of no project, as in "Thanks, that is all".
+
+    Such words stand in names, too, and would fill any budget with what they happen to stand in.
+    """
+    return all(term in SMALL_TALK for term, _ in links.query.weights) and all(
+        entity.kind in _PLAIN for entity in links.entities
+    )
+
+
+def _nothing_found(links: RequestLinks, snapshot: Snapshot, template: Template) -> Selection:
+    return Selection(
+        snapshot_id=snapshot.head.snapshot_id, ranking="graph", template=template, links=links, ranked=()
+    )
 
 
 def _select_by_graph(links: RequestLinks, snapshot: Snapshot, template: Template) -> Selection:
     signals = measure(snapshot, links, edge_weights=template.edge_weights())
     documents = snapshot.documents
     if not len(signals.places):
-        return Selection(
-            snapshot_id=snapshot.head.snapshot_id,
-            ranking="graph",
-            template=template,
-            links=links,
-            ranked=(),
-        )
+        return _nothing_found(links, snapshot, template)
     evidence = combine(signals, snapshot)
     unasked_tests = documents.serves_tests[signals.places] & (signals.link <= 0)
     evidence[unasked_tests] -= template.test_penalty
@@ -163,10 +222,6 @@ def _select_by_graph(links: RequestLinks, snapshot: Snapshot, template: Template
     if companions.rules:
         places, scores = _best(*companions.raised(), snapshot)
     numbers = documents.nodes[places].tolist()
-    words = np.where(unasked_tests, signals.lex / (1 + template.test_penalty), signals.lex)
-    strongest = top(words, LEXICAL_LINKS, documents.tie_ranks[signals.places])
-    found: list[int] = documents.nodes[signals.places[strongest]].tolist()
-    lexical = zip(found, words[strongest].tolist(), strict=True)
     return Selection(
         snapshot_id=snapshot.head.snapshot_id,
         ranking="graph",
@@ -174,12 +229,36 @@ def _select_by_graph(links: RequestLinks, snapshot: Snapshot, template: Template
         links=links,
         ranked=tuple(zip(numbers, scores.tolist(), strict=True)),
         rules={int(documents.nodes[place]): rule for place, rule in companions.rules.items()},
-        lexical=tuple(
-            LexicalLink(node=snapshot.nodes[number].ref, strength=round(strength, 6))
-            for number, strength in lexical
-        ),
+        lexical=_lexical_links(snapshot, template, signals.places, signals.lex, unasked_tests),
         changes=_changes(snapshot, numbers[:_PARENTS]) if "changes" in template.companions else (),
         patterns=_patterns(snapshot, numbers[:_PARENTS]) if "patterns" in template.companions else (),
+    )
+
+
+def _found_by_words(links: RequestLinks, snapshot: Snapshot, template: Template) -> tuple[LexicalLink, ...]:
+    """What passages show, whatever the ranking."""
+    places, words = found_by_words(snapshot, links.passage_query)
+    is_unnamed = link_strengths(snapshot, links)[places] <= 0
+    return _lexical_links(
+        snapshot, template, places, words, snapshot.documents.serves_tests[places] & is_unnamed
+    )
+
+
+def _lexical_links(
+    snapshot: Snapshot,
+    template: Template,
+    places: NDArray[np.int64],
+    words: NDArray[np.float64],
+    unasked_tests: NDArray[np.bool_],
+) -> tuple[LexicalLink, ...]:
+    """The places that words speak for most, tests that nobody asked for the less, as the template says."""
+    documents = snapshot.documents
+    weighed = np.where(unasked_tests, words / (1 + template.test_penalty), words)
+    strongest = top(weighed, LEXICAL_LINKS, documents.tie_ranks[places])
+    numbers: list[int] = documents.nodes[places[strongest]].tolist()
+    return tuple(
+        LexicalLink(node=snapshot.nodes[number].ref, strength=round(strength, 6))
+        for number, strength in zip(numbers, weighed[strongest].tolist(), strict=True)
     )
 
 

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from worker.graph.adjacency import Adjacency, kind
-from worker.graph.lexical import LexicalIndex, look_up, rarest, score_frequent, score_rare
+from worker.graph.lexical import LexicalIndex, Query, look_up, rarest, score_frequent, score_rare
 from worker.graph.links import RequestLinks
 from worker.graph.snapshot import Snapshot
 
@@ -92,6 +92,13 @@ def measure(snapshot: Snapshot, links: RequestLinks, *, edge_weights: Mapping[in
         name=_over_maximum(lexical.alone("name", places)),
         rarest=_over_maximum(np.concatenate([found_rarest, further_rarest])[order]),
     )
+
+
+def found_by_words(snapshot: Snapshot, query: Query) -> tuple[Places, Floats]:
+    """The documents that a query speaks for most, ascending, and how much beside the best one, 0 to 1."""
+    lexical = _Lexical(snapshot.words, snapshot.words.known(query))
+    places = lexical.candidates(np.zeros(snapshot.words.document_count), snapshot.documents.tie_ranks)
+    return places, _over_maximum(lexical.together(places)[0])
 
 
 class _Lexical:

@@ -33,7 +33,7 @@ _FOLDED_AWAY: Final = re.compile(r"[\W_]+")
 _CHARS_A_TOKEN: Final = 3.6
 _HEADER_TOKENS: Final = 12.0
 # Measured with tracemalloc on CPython 3.11, rounded up.
-_NODE_BYTES: Final = 620
+_NODE_BYTES: Final = 690
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,14 +47,15 @@ class NameIndex:
     sorted_names: tuple[str, ...]
     """The names in the order of `by_name`: of all lookups, most are of exact names."""
     by_name: NDArray[np.int32]
+    sorted_folded: tuple[str, ...]
+    """The folded names in the order of `by_folded`; many are the names themselves."""
     by_folded: NDArray[np.int32]
     by_literal_id: NDArray[np.int32]
 
     def exact(self, name: str) -> list[int]:
         """Nodes of that name or literal id, by number."""
-        first = bisect_left(self.sorted_names, name)
-        last = bisect_right(self.sorted_names, name, lo=first)
-        return sorted({*self.by_name[first:last].tolist(), *self.literal(name)})
+        named = self.by_name[_run(self.sorted_names, name)].tolist()
+        return sorted({*named, *self.literal(name)})
 
     def literal(self, node_id: str) -> list[int]:
         """Requirements, decisions and the like with that id, by number."""
@@ -63,8 +64,16 @@ class NameIndex:
 
     def folded(self, name: str) -> list[int]:
         """Nodes whose name reads the same when folded, by number; none where nothing is left of it."""
-        nodes, key = self.nodes, fold_name(name)
-        return _equal_run(self.by_folded, key, lambda number: fold_name(nodes[number].name)) if key else []
+        key = fold_name(name)
+        return self.by_folded[_run(self.sorted_folded, key)].tolist() if key else []
+
+
+def _run(keys: Sequence[str], key: str) -> slice:
+    """Where the key stands among sorted ones."""
+    first = bisect_left(keys, key)
+    # Most words of a request name nothing, and cost one search.
+    is_there = first < len(keys) and keys[first] == key
+    return slice(first, bisect_right(keys, key, lo=first) if is_there else first)
 
 
 def _equal_run(order: NDArray[np.int32], key: str, key_of: Callable[[int], str]) -> list[int]:
@@ -98,8 +107,6 @@ class Documents:
     """Links between it and requirement items."""
     serves_tests: NDArray[np.bool_]
     """Whether it stands in a file that serves tests."""
-    is_body: NDArray[np.bool_]
-    """Whether it may be shown in full; what is left of a module between its definitions may not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,7 +219,6 @@ def _documents(
         is_tested=edges.degrees(numbers, (kind("TESTED_BY"),)) > 0,
         trace_degrees=edges.degrees(numbers, (kind("TRACES_TO"), kind("TRACES_TO", backward=True))),
         serves_tests=np.array([is_test_code(path) for path in paths], dtype=np.bool_)[files],
-        is_body=np.array([nodes[n].label != "Module" for n in searched], dtype=np.bool_),
     )
 
 
@@ -224,13 +230,20 @@ def _names(nodes: tuple[Node, ...]) -> NameIndex:
     linked = [number for number, node in enumerate(nodes) if node.label in LINKED_LABELS]
     literal = [n for n in linked if nodes[n].label not in {"Module", "Class", "Function"}]
     names = [nodes[n].name for n in linked]
+    folded = [_or_same(fold_name(name), name) for name in names]
     return NameIndex(
         nodes=nodes,
         sorted_names=tuple(sorted(names)),
         by_name=_sorted(linked, names),
-        by_folded=_sorted(linked, [fold_name(nodes[n].name) for n in linked]),
+        sorted_folded=tuple(sorted(folded)),
+        by_folded=_sorted(linked, folded),
         by_literal_id=_sorted(literal, [nodes[n].id for n in literal]),
     )
+
+
+def _or_same(folded: str, name: str) -> str:
+    """The folded name, as the very name where they are equal: that takes no room."""
+    return name if folded == name else folded
 
 
 def _sorted(numbers: Sequence[int], keys: Sequence[str]) -> NDArray[np.int32]:

@@ -7,7 +7,7 @@ in every template alike; the edges decide how evidence spreads, `companions` wha
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 from schemas.codes import TaskType
@@ -34,6 +34,8 @@ class Template:
     name: TaskType
     edges: tuple[EdgeRule, ...]
     max_hops: int = 2
+    """How far `hop` and the relevance rules reach, in edges. The default ranking spreads evidence along the
+    same edges by weight, which fades with each step; no distance bounds it."""
     companions: frozenset[Companion] = frozenset({"requirements", "decisions"})
     keeps_docstrings: bool = False
     test_penalty: float = 2.5
@@ -102,3 +104,22 @@ TEMPLATES: Final[Mapping[TaskType, Template]] = {
         ),
     )
 }
+
+
+_WIDER: Final[tuple[Relation, ...]] = ("TRACES_TO", "TESTED_BY")
+
+
+def widened(template: Template, hops: int) -> Template:
+    """The template with so many more hops, following what traces to what and what tests it as well.
+
+    For work that turned out to lack context; 0 hops leave it as it is.
+    """
+    if not hops:
+        return template
+    others = tuple(rule for rule in template.edges if rule.relation not in _WIDER)
+    return replace(
+        template,
+        edges=(*others, *(_both(relation, 1.0) for relation in _WIDER)),
+        max_hops=template.max_hops + hops,
+        companions=template.companions | {"requirements", "tests"},
+    )

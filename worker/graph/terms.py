@@ -37,6 +37,13 @@ STOP_WORDS: Final = frozenset(
 """English function words; several of them are Python's keywords too."""
 
 
+_TALK: Final = """
+    again ahead all alright anyway bye carry cheers continue cool excellent fine go good goodbye great hello
+    hey hi hm kindly later maybe morning much ok okay perfect please proceed ready right sorry sure thank
+    thanks today tomorrow well yeah yep yes
+"""
+
+
 def words_of(text: str) -> list[str]:
     """Every identifier, word and number of the text, in order. O(length)."""
     return _WORD.findall(text)
@@ -86,3 +93,7 @@ def _stem(part: str) -> str:
         with _lock:
             known = _stems[part] = cast("str", _stemmer.stemWord(part))
     return known
+
+
+SMALL_TALK: Final = frozenset(term for word in words_of(_TALK) for term in terms_of(word))
+"""Terms of words that people say to each other and to agents about any work: alone they name nothing."""

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 import structlog
 from aiokafka.errors import KafkaError
@@ -18,6 +18,7 @@ from faststream.exceptions import FastStreamException
 from faststream.kafka import KafkaBroker
 from faststream.kafka.subscriber.usecase import DefaultSubscriber
 
+from schemas.topics import TopicRole
 from worker.errors import Unavailable
 from worker.kafka.admission import Slots
 from worker.kafka.assignment import Assignment, Shared
@@ -40,8 +41,6 @@ _FIRST_PAUSE_SECONDS: Final = 0.2
 _LONGEST_PAUSE_SECONDS: Final = 5.0
 _CLOSE_TIMEOUT_SECONDS: Final = 5.0
 _OBSERVE_SECONDS: Final = 0.5
-_MAX_POLL_INTERVAL_MS: Final = 300_000
-"""aiokafka's own."""
 
 
 class ExitCode(IntEnum):
@@ -66,6 +65,8 @@ class Route:
     group: str
     handler: RecordHandler
     max_in_flight: int = 64
+    max_in_flight_per_project: int | None = None
+    """How many of these may be one project's; all where absent."""
     probe_store: Callable[[], Awaitable[None]] | None = None
     """Raises StoreUnavailable while something is away that this topic alone needs: then its records wait,
     and those of the others go on. Where absent, the outcome store is all that it waits for."""
@@ -122,7 +123,14 @@ class KafkaWorker:
         self._hurry_asked = asyncio.Event()
         self._exit_code = ExitCode.STOPPED
         self._lag = LoopLag(telemetry.loop_lag_seconds)
-        self._slots = Slots({route.topic: route.max_in_flight for route in routes})
+        self._slots = Slots(
+            {route.topic: route.max_in_flight for route in routes},
+            shares={
+                route.topic: route.max_in_flight_per_project
+                for route in routes
+                if route.max_in_flight_per_project is not None
+            },
+        )
         self._gate = StoreGate(probe_store)
         self._gates = [self._gate]
         self._quarantine = Quarantine(
@@ -210,8 +218,6 @@ class KafkaWorker:
             heartbeat_interval_ms=options.heartbeat_interval_ms,
             fetch_max_wait_ms=options.fetch_max_wait_ms,
             max_partition_fetch_bytes=options.max_partition_fetch_bytes,
-            # A reader with a record in hand that waits for room does not poll meanwhile.
-            max_poll_interval_ms=_MAX_POLL_INTERVAL_MS + int(1_000 * route.expected_seconds),
         )
         dispatcher = Dispatcher(
             route.topic,
@@ -255,9 +261,12 @@ class KafkaWorker:
                 await self._app.start()
             except (KafkaError, FastStreamException, OSError, TimeoutError, Unavailable) as error:
                 self._health.is_broker_awaited = True
-                servers = ",".join(self._connection.bootstrap_servers)
                 _log.warning(
-                    "broker.awaited", servers=servers, error=repr(error), retry_seconds=pause_seconds
+                    "broker.awaited",
+                    servers=",".join(self._connection.bootstrap_servers),
+                    reason=await self._connection.refusal(),
+                    error=repr(error),
+                    retry_seconds=pause_seconds,
                 )
                 await self._close_app()
                 await asyncio.sleep(pause_seconds)
@@ -307,7 +316,10 @@ class KafkaWorker:
         telemetry = self._telemetry
         while True:
             owned = [owner for _, dispatcher in self._readers for owner in dispatcher.assignment.partitions]
-            telemetry.in_flight.set(self._slots.total)
+            for _, dispatcher in self._readers:
+                topic = _without_prefix(dispatcher.topic)
+                telemetry.in_flight.labels(topic=topic).set(dispatcher.in_flight)
+                telemetry.waiting.labels(topic=topic).set(dispatcher.waiting)
             telemetry.uncommitted_span.set(max((owner.tracker.span for owner in owned), default=0))
             telemetry.quarantine.set(int(self._quarantine.is_active))
             for cause in PAUSE_CAUSES:
@@ -342,6 +354,12 @@ class KafkaWorker:
         finally:
             for number in signals:
                 loop.remove_signal_handler(number)
+
+
+def _without_prefix(topic: str) -> str:
+    """What the topic carries, where its name ends with that; else its name."""
+    roles = sorted(get_args(TopicRole), key=len, reverse=True)
+    return next((role for role in roles if topic.endswith(role)), topic)
 
 
 class _Broker(KafkaBroker):

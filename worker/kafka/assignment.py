@@ -23,6 +23,8 @@ from worker.undecodable import UndecodableBatch
 _log = structlog.get_logger(__name__)
 
 _OPEN_PAUSE_SECONDS: Final = 0.5
+_CUT_OFF_SECONDS: Final = 1.0
+"""How long a record that was cut off may take to notice it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,7 +101,6 @@ class Assignment(ConsumerRebalanceListener):
         consumer = self._consumer()
         if consumer is not None and partition.topic_partition in consumer.assignment():
             consumer.pause(partition.topic_partition)
-        self._shared.slots.notify()
 
     def resume(self, partition: Partition, cause: PauseCause) -> None:
         """Take back one cause."""
@@ -150,20 +151,49 @@ class Assignment(ConsumerRebalanceListener):
     async def leave(self, *, drain_seconds: float) -> None:
         """End the work or cut it off at the deadline, commit, and forget the partitions; idempotent.
 
-        Nobody may admit records any more.
+        Nobody may admit records any more. What waits is given back to the next owner. A commit is one offset,
+        so what has ended behind a record that was given back is delivered again, and answered again with the
+        same bytes. To spare that, records that wait before something which was begun are begun, too, but of a
+        topic no more than it has slots, partitions with the fewest first: one more round of work, and a
+        drain that ends. In a flood, of which thousands wait, none is begun: the deadline would cut it off,
+        and what had ended would be delivered again all the same.
         """
         self._is_leaving = True
-        tasks = {task for partition in self.partitions for task in partition.tasks}
-        if tasks:
-            await asyncio.wait(tasks, timeout=drain_seconds)
+        self._give_waiting_back()
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + drain_seconds
+        # What ends lets others begin, that came before something which has ended already.
+        while (tasks := self._tasks()) and (left_seconds := deadline - loop.time()) > 0:
+            await asyncio.wait(tasks, timeout=left_seconds)
+        cut_off = self._tasks()
         await self._hand_over(wait_seconds=0)
+        if cut_off:
+            # The last step of each says what was counted for it.
+            await asyncio.wait(cut_off, timeout=_CUT_OFF_SECONDS)
+        try:
+            async with asyncio.timeout(self._shared.limits.commit_timeout_seconds):
+                await self._shared.quarantine.take_back(at_once=True)
+        except TimeoutError:
+            _log.warning("quarantine.lives_kept", group=self._group, error="the ledger did not answer")
+
+    def _give_waiting_back(self) -> None:
+        for partition in self.partitions:
+            partition.withdraw_waiting()
+        begun: dict[str, int] = {}
+        for partition in sorted(self.partitions, key=lambda one: (len(one.waiting), one.topic_partition)):
+            topic = partition.topic_partition.topic
+            begun[topic] = begun.get(topic, 0) + len(partition.waiting)
+            if begun[topic] > self._shared.slots.limit_of(topic):
+                partition.abandon_waiting()
+
+    def _tasks(self) -> set[asyncio.Task[None]]:
+        return {task for partition in self.partitions for task in partition.tasks}
 
     async def _hand_over(self, *, wait_seconds: float) -> None:
         # From here on nobody finds them: nothing is admitted to them, nothing resumes them.
         partitions = list(self._partitions.values())
         self._partitions = {}
         self._generation += 1
-        self._shared.slots.notify()
         if self._opening is not None:
             self._opening.cancel()
         tasks = {task for partition in partitions for task in partition.tasks}
@@ -189,6 +219,8 @@ class Assignment(ConsumerRebalanceListener):
         quarantine = self._shared.quarantine
         for partition in partitions:
             quarantine.forget(partition.position(self._group))
+            if partition.scope and partition.was_cut_off:
+                quarantine.cut_off(partition.ref(0), group=self._group)
         try:
             async with asyncio.timeout(self._shared.limits.commit_timeout_seconds):
                 await asyncio.gather(
@@ -258,6 +290,7 @@ class Assignment(ConsumerRebalanceListener):
                 await self._shared.quarantine.note(
                     position, scope=partition.scope, committed=partition.committed
                 )
+        await self._shared.quarantine.take_back()
 
     async def _commit(self, partitions: Iterable[Partition]) -> None:
         consumer = self._consumer()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import traceback
 from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import Final
 
 import structlog
@@ -22,13 +23,16 @@ ATTEMPTS_AT_A_DEFECT: Final = 3
 BURIALS_AT_A_DEFECT: Final = 3
 _FIRST_PAUSE_SECONDS: Final = 0.2
 _LONGEST_PAUSE_SECONDS: Final = 30.0
+_LONGEST_LEDGER_PAUSE_SECONDS: Final = 5.0
 
 
 class Attempts:
     """Tries a record until its offset may advance.
 
-    - StoreUnavailable: waits until the store is back and tries again, as often as it takes.
+    - StoreUnavailable: waits until the store is back and tries again, as often as it takes. Meanwhile it has
+      stepped aside, so that in quarantine the records of other topics, which wait for no such store, go on.
     - Quarantine: the attempt is written down first; a record that ended the process too often is buried.
+      Before a record steps aside its attempt is taken back: what ends the process then is another one.
     - Any other exception is a defect of a handler that promised to deal with everything. The record counts
       as an `internal_error` at once, is tried again after a pause, since the cause may pass, and is then
       buried, so that its partition goes on and its bytes are kept. Where even that fails three times, with
@@ -59,8 +63,17 @@ class Attempts:
         self._on_given_up = on_given_up
         self._sleep = sleep
 
-    async def finish(self, record: InboundRecord, ref: Callable[[], RecordRef]) -> None:
-        """Return when the record has ended, whatever its outcome; raise only what ends the task itself."""
+    async def finish(
+        self,
+        record: InboundRecord,
+        ref: Callable[[], RecordRef],
+        *,
+        aside: Callable[[], AbstractAsyncContextManager[object]] = nullcontext,
+    ) -> None:
+        """Return when the record has ended, whatever its outcome; raise only what ends the task itself.
+
+        It waits for stores within `aside()`.
+        """
         defects = 0
         cause: BaseException | None = None
         pause_seconds = _FIRST_PAUSE_SECONDS
@@ -68,11 +81,14 @@ class Attempts:
             try:
                 handled = await self._try(record, ref, defects=defects, cause=cause)
             except StoreUnavailable as error:
-                await self._gate.wait(error)
-            except (asyncio.CancelledError, KeyboardInterrupt, SystemExit):
+                async with aside():
+                    await self._gate.wait(error)
+            except (KeyboardInterrupt, SystemExit):
                 raise
             # Also what is no Exception: a panic in a Rust extension is a BaseException.
-            except BaseException as error:  # noqa: BLE001  the record must not be lost, whatever the defect
+            except BaseException as error:  # the record must not be lost, whatever the defect
+                if _is_order_to_end(error):
+                    raise
                 defects += 1
                 cause = cause or error
                 # The kind and the place, without the message: it may quote the prompt.
@@ -126,23 +142,27 @@ class Attempts:
             return handled
         try:
             handled = await self._handler.handle(record)
-        except asyncio.CancelledError:
-            raise  # cut off in its work: whether it would have ended the process, nobody knows
         except BaseException as error:
+            if _is_order_to_end(error):
+                # Cut off in its work: whether it would have ended the process, the next seconds may show.
+                self._quarantine.cut_off(ref)
+                raise
             # The process lives, so the attempt is not held against the record.
-            if isinstance(error, StoreUnavailable):
-                await self._gate.wait(error)
             await self._forget(ref)
             raise
         await self._forget(ref)
         return handled
 
     async def _forget(self, ref: RecordRef) -> None:
+        pause_seconds = _FIRST_PAUSE_SECONDS
         while True:
             try:
                 return await self._quarantine.end(ref)
             except StoreUnavailable as error:
-                await self._gate.wait(error)
+                # Not until the gate opens: it may wait for more than the ledger, which others need as well.
+                self._gate.report(error)
+                await self._sleep(pause_seconds)
+                pause_seconds = min(2 * pause_seconds, _LONGEST_LEDGER_PAUSE_SECONDS)
 
     def _give_up(self, record: InboundRecord) -> None:
         _log.critical("record.given_up", topic=record.topic, partition=record.partition, offset=record.offset)
@@ -152,6 +172,15 @@ class Attempts:
         self._window.count(is_internal_error=is_internal_error)
         if is_internal_error and self._window.is_bad:
             self._on_bad_deploy()
+
+
+def _is_order_to_end(error: BaseException) -> bool:
+    """Whether this task was cancelled. A library that lets a cancellation of its own escape has a defect.
+
+    Taken for an order, it would end the task of a record that nobody then answers or commits.
+    """
+    task = asyncio.current_task()
+    return isinstance(error, asyncio.CancelledError) and (task is None or task.cancelling() > 0)
 
 
 def _place(error: BaseException) -> str:

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
-from typing import Any, Final
+from dataclasses import dataclass, field
+from typing import Any, Final, cast
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.admin import AIOKafkaAdminClient
+from aiokafka.conn import AIOKafkaConnection
+from aiokafka.errors import KafkaError, SaslAuthenticationFailed, UnsupportedSaslMechanismError
 from faststream.kafka.security import parse_security
 from faststream.security import BaseSecurity
 
+from worker.tls import tls_problem
+
 _SENDER_TIMEOUT_SECONDS: Final = 0.5
+_REFUSAL_TIMEOUT_MS: Final = 5_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,7 +25,7 @@ class KafkaConnection:
 
     bootstrap_servers: tuple[str, ...]
     client_id: str = "context-worker"
-    security: BaseSecurity | None = None
+    security: BaseSecurity | None = field(default=None, repr=False)
     """TLS and SASL (PLAIN, SCRAM) as FastStream's own value; None is plain text without a login."""
 
     def client_options(self) -> dict[str, Any]:
@@ -42,6 +47,36 @@ class KafkaConnection:
             return str((await admin.describe_cluster()).get("cluster_id") or "-")
         finally:
             await admin.close()
+
+    async def refusal(self) -> str:
+        """Why none of the brokers to start from lets a client in, as a line for people.
+
+        Costs a connection to each: aiokafka itself writes the cause to its log and raises without it.
+        """
+        found = [await self._refusal_of(server) for server in self.bootstrap_servers]
+        # What is wrong with a broker that is there says more than that another one is away.
+        told = next((why for why in found if why is not None), None)
+        servers = ", ".join(self.bootstrap_servers)
+        return f"no broker answers at {servers}" if told is None else f"the broker refuses: {told}"
+
+    async def _refusal_of(self, server: str) -> str | None:
+        """What is wrong with one that is there; None where it is not, or where nothing is wrong with it."""
+        host, _, port = server.rpartition(":")
+        options = self.client_options()
+        del options["bootstrap_servers"]
+        make = cast("Any", AIOKafkaConnection)
+        connection = make(host.strip("[]"), int(port), request_timeout_ms=_REFUSAL_TIMEOUT_MS, **options)
+        try:
+            await connection.connect()
+        except SaslAuthenticationFailed:
+            return f"{server} does not accept the user or the password"
+        except UnsupportedSaslMechanismError:
+            return f"{server} does not offer the SASL mechanism"
+        except (KafkaError, OSError, TimeoutError) as error:
+            problem = tls_problem(error)
+            return None if problem is None else f"{server}: {problem}"
+        connection.close()
+        return None
 
 
 async def hang_up(consumer: AIOKafkaConsumer) -> None:

@@ -1,10 +1,14 @@
 """From the consumer to the handler and back to the committed offset.
 
-What is promised: at least once, and nothing is committed past unfinished work. A record is admitted when
-there is room for it; from then on the commit of its partition stays at or before it until its handler has
-returned, which it does after the acknowledged publication. A crash, a revocation or a cancelled task leaves
-the record uncommitted, so it is delivered again to whoever owns the partition then. The records of a
-partition are worked on side by side and end in any order.
+What is promised: at least once, and nothing is committed past unfinished work. From its admission on the
+commit of its partition stays at or before a record until its handler has returned, which it does after the
+acknowledged publication. A crash, a revocation or a cancelled task leaves the record uncommitted, so it is
+delivered again to whoever owns the partition then. The records of a partition are worked on side by side and
+end in any order.
+
+Admitted records wait for their turn (see `worker.kafka.admission`) outside the reader, which goes on reading
+until a partition has reached its span, or the bytes that may wait: so a project that floods its partition
+holds up no other partition, and on its own none that lies within the span.
 
 FastStream declares, configures, starts and stops the consumer; records are read from it directly. Its path
 per record costs 80 to 130 µs, several times what aiokafka takes to fetch and decode one, and a middleware
@@ -15,6 +19,8 @@ and replies never run.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from functools import partial
 from typing import Final
 
@@ -23,10 +29,11 @@ from aiokafka import TopicPartition
 from aiokafka.errors import ConsumerStoppedError, KafkaError
 
 from worker.errors import Unavailable
+from worker.kafka.admission import project_of
 from worker.kafka.assignment import Assignment, Shared
 from worker.kafka.attempts import Attempts
 from worker.kafka.offsets import OffsetTracker
-from worker.kafka.partition import Consumer, Partition, RawRecord
+from worker.kafka.partition import Consumer, Partition, PauseCause, RawRecord
 from worker.kafka.records import InboundRecord
 
 _log = structlog.get_logger(__name__)
@@ -121,21 +128,19 @@ class Dispatcher:
         return since
 
     async def _take(self, record: RawRecord) -> bool:
-        """Admit one record as soon as there is room; False where its partition is paused or revoked."""
-        assignment, slots = self.assignment, self._slots
-        owner = await assignment.partition_of(TopicPartition(record.topic, record.partition))
+        """Admit one record; False where its partition is paused or revoked."""
+        owner = await self.assignment.partition_of(TopicPartition(record.topic, record.partition))
         # Where it was revoked, the next owner starts from the commit, which is not past this record.
-        while owner is not None and assignment.owns(owner):
-            if owner.is_paused:
-                # With a record in hand nobody asks for more, and after five minutes of that aiokafka
-                # leaves the group.
-                assignment.rewind(owner, record.offset)
-                return False
-            if slots.try_take(self.topic):
-                self._start(owner, record)
-                return True
-            await slots.changed()
-        return False
+        if owner is None or not self.assignment.owns(owner):
+            return False
+        if owner.is_paused:
+            self.assignment.rewind(owner, record.offset)
+            return False
+        self._admit(owner, record)
+        if owner.waiting:
+            # Else a backlog in the client's buffers would be read in one go, and all work stand still.
+            await asyncio.sleep(0)
+        return True
 
     async def _take_undecodable(self, consumer: Consumer) -> bool:
         """Find the batch that aiokafka cannot decode, and admit its records; False where there is none.
@@ -162,8 +167,8 @@ class Dispatcher:
 
     # --- Working ---------------------------------------------------------------------------------
 
-    def _start(self, owner: Partition, record: RawRecord) -> None:
-        tracker = owner.tracker
+    def _admit(self, owner: Partition, record: RawRecord) -> None:
+        tracker, limits = owner.tracker, self._limits
         if tracker.next_offset is not None and record.offset < tracker.next_offset:
             # The log was cut behind us and the position reset: a new log under old offsets.
             _log.warning(
@@ -171,30 +176,63 @@ class Dispatcher:
             )
             tracker = owner.restart()
         tracker.admit(record.offset)
+        owner.wait(tracker, record.offset, size_bytes=_size_bytes(record))
+        project = project_of(record.key)
+        self._slots.ask(self.topic, project, partial(self._start, owner, tracker, record, project))
+        if tracker.span >= limits.uncommitted_span or owner.waiting_bytes >= limits.waiting_bytes:
+            self.assignment.pause(owner, self._cause(owner))
+
+    def _start(self, owner: Partition, tracker: OffsetTracker, record: RawRecord, project: bytes) -> bool:
+        if not self.assignment.owns(owner) or not owner.begin(tracker, record.offset):
+            return False
         if not self._in_flight:
             self._moved_at = self._clock()
         self._in_flight += 1
         task = asyncio.create_task(self._work(owner, tracker, inbound(record)))
         owner.tasks.add(task)
         # A task that is cancelled before its first step never runs any of its own clean-up.
-        task.add_done_callback(partial(self._settle, owner))
-        if tracker.span >= self._limits.uncommitted_span:
-            self.assignment.pause(owner, "span")
+        task.add_done_callback(partial(self._settle, owner, project))
+        return True
 
     async def _work(self, owner: Partition, tracker: OffsetTracker, record: InboundRecord) -> None:
-        await self._attempts.finish(record, partial(owner.ref, record.offset))
+        await self._attempts.finish(record, partial(owner.ref, record.offset), aside=self._aside)
         tracker.done(record.offset)
         self._moved_at = self._clock()
         self._ended_since_commit += 1
         if self._ended_since_commit >= self._limits.commit_after_records:
             self._commit_due.set()
-        if "span" in owner.causes and 2 * tracker.span <= self._limits.uncommitted_span:
-            self.assignment.resume(owner, "span")
+        if owner.is_far_ahead:
+            self._reconsider(owner, tracker)
 
-    def _settle(self, owner: Partition, task: asyncio.Task[None]) -> None:
+    def _reconsider(self, owner: Partition, tracker: OffsetTracker) -> None:
+        if self._is_half_empty(owner, tracker):
+            self.assignment.resume(owner, "span")
+            self.assignment.resume(owner, "backlog")
+        elif "backlog" in owner.causes and self._cause(owner) == "span":
+            self.assignment.pause(owner, "span")
+            self.assignment.resume(owner, "backlog")
+
+    def _cause(self, owner: Partition) -> PauseCause:
+        """Why it is too far ahead: most of it has not ended, or has ended behind what does not end."""
+        tracker = owner.tracker
+        is_full = owner.waiting_bytes >= self._limits.waiting_bytes
+        return "backlog" if is_full or 2 * tracker.unfinished >= tracker.span else "span"
+
+    @asynccontextmanager
+    async def _aside(self) -> AsyncGenerator[None]:
+        async with self._slots.aside(self.topic):
+            yield
+        self._moved_at = self._clock()
+
+    def _is_half_empty(self, owner: Partition, tracker: OffsetTracker) -> bool:
+        limits = self._limits
+        has_span = 2 * tracker.span <= limits.uncommitted_span
+        return has_span and 2 * owner.waiting_bytes <= limits.waiting_bytes
+
+    def _settle(self, owner: Partition, project: bytes, task: asyncio.Task[None]) -> None:
         owner.tasks.discard(task)
         self._in_flight -= 1
-        self._slots.release(self.topic)
+        self._slots.release(self.topic, project)
 
     # --- Committing ------------------------------------------------------------------------------
 
@@ -266,9 +304,9 @@ class Dispatcher:
     def stalled_seconds(self) -> float:
         """For how long records have been in work and none has ended, beyond what one may well take.
 
-        The time in which they wait for a store does not count.
+        The time in which they wait for a store, or for their turn behind that, does not count.
         """
-        if not self._in_flight or self._shared.gate.is_closed:
+        if self._in_flight <= self._slots.aside_of(self.topic) or self._shared.gate.is_closed:
             return 0.0
         return max(0.0, self._clock() - self._moved_at - self._expected_seconds)
 
@@ -284,6 +322,16 @@ class Dispatcher:
     def in_flight(self) -> int:
         """Records in work."""
         return self._in_flight
+
+    @property
+    def waiting(self) -> int:
+        """Records that were admitted and wait for their turn."""
+        return sum(len(owner.waiting) for owner in self.assignment.partitions)
+
+
+def _size_bytes(record: RawRecord) -> int:
+    headers = sum([len(name) + len(value or b"") for name, value in record.headers])
+    return len(record.value or b"") + len(record.key or b"") + headers
 
 
 def inbound(record: RawRecord) -> InboundRecord:

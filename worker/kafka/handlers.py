@@ -31,7 +31,6 @@ from functools import partial
 from typing import Final, Protocol
 
 import structlog
-from opentelemetry import trace
 
 from schemas.bundle import ContextBundle
 from schemas.codes import Outcome
@@ -42,6 +41,7 @@ from worker.decoding import check_request
 from worker.errors import Expired, Rejected, RequestIdReused
 from worker.failpoints import Failpoints
 from worker.kafka.burying import NOT_DEFECTS, bury
+from worker.kafka.concluding import Conclusions, UsageLog
 from worker.kafka.headers import RequestHeaders
 from worker.kafka.received import (
     BodyLimits,
@@ -52,7 +52,7 @@ from worker.kafka.received import (
 )
 from worker.kafka.records import Handled, InboundRecord, Publisher
 from worker.kafka.replies import Replies, Routes
-from worker.kafka.spans import record_span
+from worker.kafka.spans import note_bundle, note_ids, note_outcome, record_span
 from worker.outcomes import (
     Trail,
     bundle_chars,
@@ -111,14 +111,6 @@ class Assemble(Protocol):
         ...
 
 
-class UsageLog(Protocol):
-    """Where usage events go as lines."""
-
-    def append(self, line: bytes) -> None:
-        """Take one event, without its line break, and return at once. Raises OSError where it cannot."""
-        ...
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
     """What is taken, what fits a record, and what is still remembered."""
@@ -164,7 +156,7 @@ class RequestHandler:
         self._assemble = assemble
         self._store = store
         self._replies = Replies(publisher, routes, telemetry=telemetry, failpoints=failpoints)
-        self._usage_log = usage_log
+        self._conclusions = Conclusions(telemetry, usage_log)
         self._reply_topics = routes.allowed_reply_topics
         self._limits = limits
         self._forgets_after = timedelta(seconds=limits.forget_seconds)
@@ -183,7 +175,7 @@ class RequestHandler:
             if key is None or age > self._forgets_after:
                 return await self._answer_without_outcome(received)
             if age >= _YOUNG:
-                with self._telemetry.step(SPAN_STORE):
+                with self._telemetry.leaf(SPAN_STORE):
                     held = await self._store.get(key)
                 if held is not None:
                     return await self._repeat(received, held)
@@ -234,14 +226,12 @@ class RequestHandler:
 
     async def _receive(self, record: InboundRecord, headers: RequestHeaders) -> Received:
         await self._failpoints.reach("decode", record.value or b"")
-        with self._telemetry.step(SPAN_DECODE):
+        with self._telemetry.leaf(SPAN_DECODE):
             received = await receive(record, headers, self._limits.body)
         if received.decoded is not None:
             self._telemetry.count_notes(received.decoded.notes)
-        span = trace.get_current_span()
-        if span.is_recording() and received.key is not None:
-            span.set_attribute("context.project_id", received.key.project_id)
-            span.set_attribute("context.request_id", received.key.request_id)
+        if received.key is not None:
+            note_ids(received.key.project_id, received.key.request_id)
         return received
 
     def _is_forgotten(self, record: InboundRecord) -> bool:
@@ -270,6 +260,7 @@ class RequestHandler:
                 notes=decoded.notes,
                 meaning=decoded.meaning,
             )
+            note_bundle(assembled.bundle, assembled.usage, with_text=self._telemetry.has_prompts_on_spans)
             write = partial(
                 bundle_outcome,
                 assembled.bundle,
@@ -318,7 +309,7 @@ class RequestHandler:
     async def _settle(self, received: Received, key: OutcomeKey, decision: _Decision) -> Handled:
         """Put the outcome, and publish what the store holds then."""
         await self._failpoints.reach("outcome.before_store", received.text)
-        with self._telemetry.step(SPAN_STORE):
+        with self._telemetry.leaf(SPAN_STORE):
             held = await self._store.put_if_absent(key, decision.record)
         if held is not decision.record:
             return await self._repeat(received, held)
@@ -336,6 +327,7 @@ class RequestHandler:
         if isinstance(held, Tombstone):
             return await self._refuse(received, _forgotten())
         await self._replies.outcome(received, held)
+        note_outcome("republished", "")
         self._telemetry.outcomes_republished.inc()
         return Handled()
 
@@ -346,21 +338,14 @@ class RequestHandler:
 
     async def _refuse(self, received: Received, error: Rejected) -> Handled:
         await self._replies.without_outcome(received, error)
+        note_outcome("rejected", error.code)
         return Handled(code=error.code)
 
     def _conclude(self, decision: _Decision) -> None:
-        """What the worker does whose put won: count, and write the usage line."""
-        self._telemetry.outcomes.labels(decision.outcome, decision.code).inc()
-        if decision.usage is not None:
-            self._telemetry.count_bundle(decision.usage)
-        if decision.record.usage is None:
-            return
-        try:
-            self._usage_log.append(decision.record.usage)
-        except OSError as error:
-            # The event itself is on the usage topic; a full disk is no reason to stop answering.
-            self._telemetry.usage_log_failures.inc()
-            _log.warning("usage_log.failed", error=str(error))
+        note_outcome(decision.outcome, decision.code)
+        self._conclusions.add(
+            decision.outcome, code=decision.code, bundle=decision.usage, line=decision.record.usage
+        )
 
 
 def _forgotten() -> Expired:

@@ -15,7 +15,6 @@ from typing import Final
 
 from opentelemetry import trace
 from opentelemetry.context import Context
-from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from worker.errors import InvalidRequest, Rejected, ReplyToNotAllowed
 
@@ -39,7 +38,6 @@ _TRACEPARENT: Final = re.compile(
 )
 _TRACESTATE: Final = re.compile(rb"[ -~\t]+")
 _GENERATION: Final = re.compile(rb"[0-9]{1,9}")
-_PROPAGATOR: Final = TraceContextTextMapPropagator()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,10 +122,17 @@ def trace_parent(headers: RequestHeaders) -> Context | None:
     """The caller's trace as a context to start spans in; None where the caller has none."""
     if headers.traceparent is None:
         return None
-    carrier = {TRACEPARENT: headers.traceparent}
-    if headers.tracestate is not None:
-        carrier[TRACESTATE] = headers.tracestate
-    return _PROPAGATOR.extract(carrier, context=Context())
+    state = None if headers.tracestate is None else trace.TraceState.from_header([headers.tracestate])
+    # Read by hand, since its form was checked: the propagator takes four times as long.
+    _, trace_id, span_id, flags = headers.traceparent.split("-")[:4]
+    sender = trace.SpanContext(
+        int(trace_id, 16),
+        int(span_id, 16),
+        is_remote=True,
+        trace_flags=trace.TraceFlags(int(flags, 16)),
+        trace_state=state,
+    )
+    return trace.set_span_in_context(trace.NonRecordingSpan(sender), Context())
 
 
 def reply_headers(headers: RequestHeaders, *, kind: str, span: trace.Span) -> Headers:
@@ -142,7 +147,10 @@ def reply_headers(headers: RequestHeaders, *, kind: str, span: trace.Span) -> He
     written.append((GENERATION, str(headers.generation).encode()))
     carrier: dict[str, str] = {}
     if span.is_recording():
-        _PROPAGATOR.inject(carrier, context=trace.set_span_in_context(span, Context()))
+        own = span.get_span_context()
+        carrier[TRACEPARENT] = f"00-{own.trace_id:032x}-{own.span_id:016x}-{int(own.trace_flags):02x}"
+        if own.trace_state:
+            carrier[TRACESTATE] = own.trace_state.to_header()
     elif headers.traceparent is not None:
         carrier[TRACEPARENT] = headers.traceparent
         if headers.tracestate is not None:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, Literal, Protocol
+from typing import Final, Literal, Protocol, get_args
 
 from prometheus_client import Gauge
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
 
 NotReady = Literal[
     "starting", "broker_away", "no_assignment", "outcome_store_away", "draining", "bad_deploy", "stopped"
@@ -17,7 +19,40 @@ NotReady = Literal[
 NotLive = Literal["loop_lag", "no_progress", "not_assigned", "consumer_ended"]
 Phase = Literal["starting", "running", "draining", "stopped"]
 
+MEANINGS: Final[Mapping[str, str]] = {
+    "starting": "the worker loads what it needs, and joins its groups then",
+    "broker_away": "Kafka does not answer; records wait there, and the worker goes on when it does",
+    "no_assignment": "the worker is no member of one of its groups now: a rebalance, or a group that is full",
+    "outcome_store_away": "outcomes cannot be read or written; partitions are paused until they can",
+    "draining": "the worker was asked to stop and ends what it has begun",
+    "bad_deploy": "more than half of the last records met a defect of this version; it stops",
+    "stopped": "the worker has ended",
+    "loop_lag": "the event loop hardly turns: something computes on it, or the machine is overloaded",
+    "no_progress": "records are in work and none of them has ended for long",
+    "not_assigned": "a group has not taken the worker in for long",
+    "consumer_ended": "a consumer has ended though nobody asked it to",
+}
+"""Of every reason, in words, for who reads `/readyz` or `/livez` by eye."""
+
 _LAG_INTERVAL_SECONDS: Final = 0.25
+
+
+class NotReadyGauge(Collector):
+    """Why the worker is not ready, as a metric: 1 for each reason that holds, 0 for all others."""
+
+    def __init__(self, health: Health) -> None:
+        """Ask this one whenever the metrics are read."""
+        self._health = health
+
+    def collect(self) -> Iterable[Metric]:
+        """The family as it stands."""
+        family = GaugeMetricFamily(
+            "context_not_ready", "1 for each reason why records are not taken now.", labels=("reason",)
+        )
+        holding = self._health.not_ready
+        for reason in get_args(NotReady):
+            family.add_metric((reason,), int(reason in holding))
+        yield family
 
 
 class FailureWindow:

@@ -22,6 +22,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from worker.errors import StoreUnavailable
+from worker.kafka.health import MEANINGS
 from worker.telemetry import Telemetry
 
 _PROJECT_ID: Final = re.compile(r"[A-Za-z0-9._-]{1,128}")
@@ -170,7 +171,10 @@ def _listen(host: str, port: int) -> socket.socket:
 
 
 def _state(*, is_good: bool, reasons: Sequence[str]) -> Response:
-    return JSONResponse({"ok": is_good, "reasons": list(reasons)}, 200 if is_good else 503)
+    state: dict[str, object] = {"ok": is_good, "reasons": list(reasons)}
+    if reasons:
+        state["because"] = {reason: MEANINGS[reason] for reason in reasons}
+    return JSONResponse(state, 200 if is_good else 503)
 
 
 def bears_token(request: Request, token: str) -> bool:

@@ -37,6 +37,11 @@ class OffsetTracker:
         return self._next - self._window[0] if self._window and self._next is not None else 0
 
     @property
+    def unfinished(self) -> int:
+        """Records that were admitted and have not ended."""
+        return len(self._unfinished)
+
+    @property
     def is_idle(self) -> bool:
         """Whether every admitted record has ended."""
         return not self._unfinished
@@ -57,6 +62,18 @@ class OffsetTracker:
         unfinished.remove(offset)
         while window and window[0] not in unfinished:
             window.popleft()
+
+    def withdraw(self, offset: int) -> bool:
+        """Take the record that was admitted last back out of work; False where it is another.
+
+        The offset may then come again.
+        """
+        if not self._window or self._window[-1] != offset or offset not in self._unfinished:
+            return False
+        self._unfinished.remove(offset)
+        self._window.pop()
+        self._next = offset
+        return True
 
     def skip_to(self, offset: int) -> None:
         """The log holds no further record before `offset`. An offset that was passed already is ignored."""

@@ -52,10 +52,14 @@ class StoreGate:
         """Call `on_change` when `is_closed` has changed, in order of subscription."""
         self._listeners.append(on_change)
 
-    async def wait(self, error: StoreUnavailable) -> None:
-        """Report the outage and return when the store is back."""
+    def report(self, error: StoreUnavailable) -> None:
+        """Close, where it is not closed yet."""
         if not self.is_closed:
             self._close(error)
+
+    async def wait(self, error: StoreUnavailable) -> None:
+        """Report the outage and return when the store is back."""
+        self.report(error)
         await self._is_back.wait()
 
     def stop(self) -> None:

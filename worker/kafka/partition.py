@@ -14,7 +14,9 @@ from worker.kafka.offsets import OffsetTracker
 from worker.kafka.quarantine import Position
 from worker.ports import RecordRef
 
-PauseCause = Literal["opening", "store", "span"]
+PauseCause = Literal["opening", "store", "span", "backlog"]
+"""Of those that were admitted too far ahead: `span` where most records have ended, behind some that have not;
+`backlog` where most have not, as in every flood."""
 PAUSE_CAUSES: tuple[PauseCause, ...] = get_args(PauseCause)
 
 
@@ -62,7 +64,17 @@ class Partition:
     ends late touches nothing that is still in use.
     """
 
-    __slots__ = ("causes", "committed", "scope", "tasks", "topic_partition", "tracker", "was_cut_off")
+    __slots__ = (
+        "causes",
+        "committed",
+        "scope",
+        "tasks",
+        "topic_partition",
+        "tracker",
+        "waiting",
+        "waiting_bytes",
+        "was_cut_off",
+    )
 
     def __init__(self, topic_partition: TopicPartition, causes: Iterable[PauseCause]) -> None:
         """`causes`: why it is paused from the start."""
@@ -70,6 +82,9 @@ class Partition:
         self.causes = set(causes)
         self.tracker = OffsetTracker()
         self.tasks: set[asyncio.Task[None]] = set()
+        self.waiting: dict[tuple[OffsetTracker, int], int] = {}
+        """Admitted records whose turn has not come: tracker and offset to size in bytes, oldest first."""
+        self.waiting_bytes = 0
         self.committed = -1
         """The offset that a new owner would start from; known when it is opened."""
         self.scope = ""
@@ -81,10 +96,40 @@ class Partition:
         """Whether no record of it may be admitted."""
         return bool(self.causes)
 
+    @property
+    def is_far_ahead(self) -> bool:
+        """Whether it is paused because so much was admitted."""
+        return not self.causes.isdisjoint(("span", "backlog"))
+
     def ref(self, offset: int) -> RecordRef:
         """Where one of its records lies; the scope is known when it is opened."""
         topic, partition = self.topic_partition
         return RecordRef(scope=self.scope, topic=topic, partition=partition, offset=offset)
+
+    def wait(self, tracker: OffsetTracker, offset: int, *, size_bytes: int) -> None:
+        """A record that was admitted waits for its turn."""
+        self.waiting[tracker, offset] = size_bytes
+        self.waiting_bytes += size_bytes
+
+    def begin(self, tracker: OffsetTracker, offset: int) -> bool:
+        """Its turn has come; False where it was withdrawn meanwhile."""
+        size_bytes = self.waiting.pop((tracker, offset), None)
+        if size_bytes is None:
+            return False
+        self.waiting_bytes -= size_bytes
+        return True
+
+    def withdraw_waiting(self) -> None:
+        """Take back what waits behind all that was begun: it can be left to the next owner as it is."""
+        for tracker, offset in reversed(list(self.waiting)):
+            if tracker is not self.tracker or not tracker.withdraw(offset):
+                break
+            self.begin(tracker, offset)
+
+    def abandon_waiting(self) -> None:
+        """Take back all that waits. The commit stays before it, and so before what has ended behind it."""
+        self.waiting.clear()
+        self.waiting_bytes = 0
 
     def restart(self) -> OffsetTracker:
         """Track a log that began anew; what is in work of the old one no longer counts."""
@@ -109,6 +154,8 @@ class Limits:
     commit_interval_seconds: float = 0.5
     commit_after_records: int = 500
     uncommitted_span: int = 2_000
+    waiting_bytes: int = 4 << 20
+    """Of the records of one partition that were read and wait for their turn, keys and headers included."""
     revoke_wait_seconds: float = 3.0
     commit_timeout_seconds: float = 2.0
     fetch_silence_seconds: float = 5.0

@@ -7,12 +7,17 @@ instead of tried. So a record costs at most two deaths before quarantine and thr
 Outside quarantine no record costs anything; a partition costs a write or two each time it is assigned and
 when it is first caught up with.
 
+Only deaths count. A partition that was left while a record of it was cut off in its work is no death: the
+process lives. But that record may have been on its way to end it, so what was counted is taken back only
+when the process has outlived it for some seconds, or begins on the same partition again, or has drained.
+
 The count is by partition and not by committed offset: the commit moves up to such a record, in quarantine
 above all, and a count that began anew at each step would cost deaths at each step.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
@@ -26,6 +31,8 @@ _log = structlog.get_logger(__name__)
 
 LIVES_BEFORE_QUARANTINE: Final = 3
 ATTEMPTS_BEFORE_BURIAL: Final = 3
+SURVIVED_AFTER_SECONDS: Final = 10.0
+"""Since a cut-off: what still runs of the record, in a thread, has ended the process by then, or will not."""
 
 _WHOLE_PARTITION: Final = 0
 """The offset under which a partition's lives are counted in the ledger."""
@@ -33,18 +40,30 @@ _WHOLE_PARTITION: Final = 0
 Position = tuple[str, str, int]
 """Consumer group, topic, partition."""
 
+_Counted = tuple[str | None, RecordRef]
+"""A life, by its group and partition; without a group, an attempt."""
+
 
 class Quarantine:
     """Decides, for one process, whether records are tried one at a time, and which are not tried again."""
 
-    def __init__(self, ledger: CrashLedger, *, span: int, on_change: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        ledger: CrashLedger,
+        *,
+        span: int,
+        on_change: Callable[[], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         """`span`: how far behind the commit a life may begin records.
 
-        `on_change` is called when `is_active` has changed.
+        `on_change` is called when `is_active` has changed; `clock` gives seconds.
         """
         self._ledger = ledger
         self._span = span
         self._on_change = on_change
+        self._clock = clock
+        self._cut_off: dict[_Counted, float] = {}
         self._caught_up_at: dict[Position, int] = {}
         self._suspect_until: dict[Position, int] = {}
 
@@ -59,6 +78,7 @@ class Quarantine:
         Raises StoreUnavailable; then nothing was decided, and the call must be repeated.
         """
         position = (group, committed.topic, committed.partition)
+        await self._take_back((group, replace(committed, offset=_WHOLE_PARTITION)))
         if end_offset <= committed.offset:
             await self._count_anew(position, scope=committed.scope)
             return
@@ -110,8 +130,9 @@ class Quarantine:
         """Count no lives of the partition, for it was left in order.
 
         In order means that no record of it was cut off in its work: one that was may have been on its way
-        to end the process, and the rebalance that another worker's death causes must not clear it of that.
-        Where the ledger is away the count is kept: at worst a quarantine comes early.
+        to end the process, and the rebalance that another worker's death causes must not clear it of that,
+        or of the deaths before. Where the ledger is away the count is kept: at worst a quarantine comes
+        early.
         """
         group, topic, partition = position
         try:
@@ -119,16 +140,52 @@ class Quarantine:
         except StoreUnavailable as error:
             _log.warning("quarantine.lives_kept", topic=topic, partition=partition, error=str(error))
 
+    def cut_off(self, record: RecordRef, *, group: str | None = None) -> None:
+        """A record was cancelled in its work, and the process lives; it costs nothing yet.
+
+        Counted was its attempt; with `group`, the life on the partition of `record` instead.
+        """
+        counted = (None, record) if group is None else (group, replace(record, offset=_WHOLE_PARTITION))
+        self._cut_off[counted] = self._clock()
+
+    async def take_back(self, *, at_once: bool = False) -> None:
+        """Take back what was counted for records that were cut off, and that the process has outlived.
+
+        `at_once` where it ends in order now. Cheap where there is nothing; where the ledger is away it is
+        done at the next call.
+        """
+        until = float("inf") if at_once else self._clock() - SURVIVED_AFTER_SECONDS
+        for counted in [one for one, since in self._cut_off.items() if since <= until]:
+            try:
+                await self._take_back(counted)
+            except StoreUnavailable as error:
+                _log.warning("quarantine.lives_kept", topic=counted[1].topic, error=str(error))
+
     async def begin(self, record: RecordRef) -> int:
         """Write down that the record is tried; give how often it was tried before and never ended.
 
         Raises StoreUnavailable, with nothing tried.
         """
+        await self._take_back((None, record))
         return await self._ledger.begin_attempt(record)
 
     async def end(self, record: RecordRef) -> None:
         """The record has ended, or waits for a store with nothing done. Raises StoreUnavailable."""
         await self._ledger.end_attempt(record)
+
+    async def _take_back(self, counted: _Counted) -> None:
+        since = self._cut_off.pop(counted, None)
+        if since is None:
+            return
+        group, ref = counted
+        try:
+            if group is None:
+                await self._ledger.withdraw_attempt(ref)
+            else:
+                await self._ledger.withdraw_start(group, ref)
+        except StoreUnavailable:
+            self._cut_off[counted] = since
+            raise
 
     async def _count_anew(self, position: Position, *, scope: str) -> None:
         group, topic, partition = position

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 
 import structlog
 from opentelemetry import trace
+from opentelemetry.trace import SpanKind
 from prometheus_client import Counter
 
 from schemas.bundle import to_wire
@@ -25,6 +26,7 @@ from worker.kafka.dead_letters import dead_letter
 from worker.kafka.headers import MAX_ECHOED_BYTES, reply_headers
 from worker.kafka.received import Received
 from worker.kafka.records import OutboundRecord, Publisher, RecordTooLarge, TopicUnusable
+from worker.kafka.spans import note_sending
 from worker.outcomes import Refusal, refusal_of, rejection_reply, shortened_reply, stored_refusal
 from worker.ports import OutcomeRecord
 from worker.telemetry import SPAN_PUBLISH, Telemetry
@@ -74,20 +76,12 @@ class Replies:
     async def outcome(self, received: Received, held: OutcomeRecord) -> Refusal | None:
         """Publish a stored outcome; give back what it refuses, None for a bundle."""
         refusal = stored_refusal(held)
-        with self._telemetry.step(SPAN_PUBLISH):
+        with self._telemetry.step(SPAN_PUBLISH, kind=SpanKind.PRODUCER):
             kind = "rejection" if refusal else "bundle" if held.bundle is None else "bundle_ref"
             await self.reply(received, held.reply, kind=kind, refusal=refusal)
             await self._failpoints.reach("reply.before_usage", received.text)
-            if held.usage is not None and received.project_id is not None:
-                await self._publish_if_it_fits(
-                    OutboundRecord(
-                        topic=self._routes.usage,
-                        key=received.project_id.encode(),
-                        value=held.usage,
-                        headers=_headers(received, kind="usage"),
-                    ),
-                    kind="usage",
-                )
+            if held.usage is not None:
+                await self.usage(received, held.usage)
             await self._failpoints.reach("usage.before_done", received.text)
         return refusal
 
@@ -100,12 +94,31 @@ class Replies:
         except RecordTooLarge as error:
             await self._reply_shorter(received, value, refusal, error, kind=kind)
 
+    async def usage(self, received: Received, value: bytes) -> None:
+        """Publish a stored usage event; one that its topic does not take is left out."""
+        await self.beside(received, value, topic=self._routes.usage, kind="usage")
+
+    async def beside(self, received: Received, value: bytes, *, topic: str, kind: str) -> None:
+        """Publish what goes beside the reply, keyed by its project; what its topic does not take is left out.
+
+        A record without a project has nothing beside its reply.
+        """
+        if received.project_id is None:
+            return
+        record = OutboundRecord(
+            topic=topic,
+            key=received.project_id.encode(),
+            value=value,
+            headers=_headers(received, kind=kind),
+        )
+        await self._publish_if_it_fits(record, kind=kind)
+
     async def without_outcome(self, received: Received, error: Rejected) -> None:
         """Reply from the record and the error alone, after the dead letter of a record that is broken itself.
 
         No usage event: nothing was stored that it could be the event of.
         """
-        with self._telemetry.step(SPAN_PUBLISH):
+        with self._telemetry.step(SPAN_PUBLISH, kind=SpanKind.PRODUCER):
             own = received.refusal
             if own is not None and own.is_dead_letter:
                 await self.letter(received, refusal_of(own, traceback=received.traceback))
@@ -143,6 +156,7 @@ class Replies:
             headers=_headers(received, kind=kind),
             is_topic_foreign=asked != self._routes.bundles,
         )
+        note_sending(reply)
         try:
             await self._publisher.publish(reply)
         except TopicUnusable as error:

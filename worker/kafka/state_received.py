@@ -45,6 +45,13 @@ class ReceivedEvent(Received):
 
     event: DecodedEvent | None = None
 
+    @property
+    def message(self) -> DecodedEvent:
+        """The event. Raises ValueError where it could not be decoded."""
+        if self.event is None:
+            raise ValueError("the event was not decoded")
+        return self.event
+
 
 def decode_event(body: bytes | None, *, limits: BodyLimits, received_at: datetime) -> DecodedEvent:
     """The event in `body`, validated. Raises what `worker.decoding.decode_request` does."""

@@ -26,7 +26,7 @@ from datetime import datetime, timedelta
 from typing import Final, Protocol
 
 import structlog
-from opentelemetry import trace
+from opentelemetry.trace import SpanKind
 
 from schemas.bundle import to_wire
 from schemas.sync import SyncRequest
@@ -44,11 +44,11 @@ from worker.kafka.headers import RequestHeaders
 from worker.kafka.received import BodyLimits, defect, instant
 from worker.kafka.records import Handled, InboundRecord, Publisher
 from worker.kafka.replies import Replies, Routes
-from worker.kafka.spans import record_span
+from worker.kafka.spans import note_ids, note_outcome, record_span
 from worker.kafka.sync_received import ReceivedSync, receive_sync
 from worker.outcomes import Refusal, read_refusal, refusal_of, rejection_reply, reply_outcome
 from worker.ports import OutcomeKey, OutcomeRecord, OutcomeStore, Tombstone
-from worker.telemetry import SPAN_DECODE, SPAN_INDEX, SPAN_STORE, SPAN_SYNC, Telemetry
+from worker.telemetry import SPAN_DECODE, SPAN_INDEX, SPAN_PUBLISH, SPAN_STORE, SPAN_SYNC, Telemetry
 
 _log = structlog.get_logger(__name__)
 
@@ -120,7 +120,7 @@ class SyncHandler:
                 return await self._refuse(received, received.reason)
             if self._is_forgotten(record):
                 return await self._refuse(received, _forgotten())
-            with self._telemetry.step(SPAN_STORE):
+            with self._telemetry.leaf(SPAN_STORE):
                 held = await self._store.get(key)
             if held is not None:
                 return await self._repeat(received, held)
@@ -172,13 +172,12 @@ class SyncHandler:
 
     async def _receive(self, record: InboundRecord, headers: RequestHeaders) -> ReceivedSync:
         await self._failpoints.reach("decode", record.value or b"")
-        with self._telemetry.step(SPAN_DECODE):
+        with self._telemetry.leaf(SPAN_DECODE):
             received = await receive_sync(record, headers, self._limits)
         if received.sync is not None:
             self._telemetry.count_notes(received.sync.notes)
-        span = trace.get_current_span()
-        if span.is_recording() and received.project_id is not None:
-            span.set_attribute("context.project_id", received.project_id)
+        if received.project_id is not None:
+            note_ids(received.project_id)
         return received
 
     def _is_forgotten(self, record: InboundRecord) -> bool:
@@ -231,13 +230,14 @@ class SyncHandler:
     async def _settle(self, received: ReceivedSync, key: OutcomeKey, decision: _Decision) -> Handled:
         """Put the outcome, and publish what the store holds then."""
         await self._failpoints.reach("outcome.before_store", received.text)
-        with self._telemetry.step(SPAN_STORE):
+        with self._telemetry.leaf(SPAN_STORE):
             held = await self._store.put_if_absent(key, decision.record)
         if held is not decision.record:
             return await self._repeat(received, held)
         await self._failpoints.reach("outcome.after_store", received.text)
         await self._publish(received, decision.record)
         code = decision.refusal.code if decision.refusal else None
+        note_outcome(decision.outcome, code or "")
         self._telemetry.syncs.labels(decision.outcome, code or "").inc()
         return Handled(code=code)
 
@@ -254,10 +254,12 @@ class SyncHandler:
     async def _publish(self, received: ReceivedSync, held: OutcomeRecord) -> None:
         refusal = _refusal_in(held)
         kind = "sync_result" if refusal is None else "rejection"
-        await self._replies.reply(received, held.reply, kind=kind, refusal=refusal)
+        with self._telemetry.step(SPAN_PUBLISH, kind=SpanKind.PRODUCER):
+            await self._replies.reply(received, held.reply, kind=kind, refusal=refusal)
 
     async def _refuse(self, received: ReceivedSync, error: Rejected) -> Handled:
         await self._replies.without_outcome(received, error)
+        note_outcome("rejected", error.code)
         return Handled(code=error.code)
 
 

@@ -32,6 +32,13 @@ class ReceivedCall(Received):
 
     call: DecodedCall | None = None
 
+    @property
+    def message(self) -> DecodedCall:
+        """The call. Raises ValueError where it could not be decoded."""
+        if self.call is None:
+            raise ValueError("the call was not decoded")
+        return self.call
+
 
 def decode_call(body: bytes | None, limits: BodyLimits) -> DecodedCall:
     """The call in `body`, validated. Raises what `worker.decoding.decode_request` does."""

@@ -101,6 +101,11 @@ class UsageSeen:
         return str(self.fields.get("event_id"))
 
     @property
+    def is_of_retry(self) -> bool:
+        """Whether it tells of a bundle that no request asked for, but an answer; a verdict carries that."""
+        return self.fields.get("parent_request_id") is not None
+
+    @property
     def outcome(self) -> str:
         """Complete, degraded or rejected."""
         return str(self.fields.get("outcome"))

@@ -177,7 +177,7 @@ def _usage_agrees(read: Read) -> Iterator[Finding]:
         return
     if read.outcomes and not read.usages:
         yield Broken("an outcome without a usage event")
-    if read.usages and not read.outcomes:
+    if not read.outcomes and not all(usage.is_of_retry for usage in read.usages):
         yield Broken("a usage event without an outcome")
     if len({usage.meaning for usage in read.usages}) > 1:
         yield Broken(f"{len(read.usages)} distinct usage events")

@@ -10,7 +10,7 @@ from typing import Any, Final, cast
 from hdrh.histogram import HdrHistogram
 
 from worker.load.answers import fields_of
-from worker.load.observations import Case
+from worker.load.observations import Case, Seen
 
 _LONGEST_MICROSECONDS: Final = 3_600_000_000
 _DIGITS: Final = 3
@@ -46,20 +46,34 @@ class Latencies:
         return found
 
 
-def tallied(cases: Iterable[Case], layers: Counter[str]) -> Iterator[Case]:
-    """The cases as they come; `layers` has counted the failed and partial layers of each outcome by then.
+def tallied(cases: Iterable[Case], measures: Measures) -> Iterator[Case]:
+    """The cases as they come; `measures` has counted by then what each was lost, doubled or degraded by.
 
-    By the usage events, which say it whatever part of the bundle was asked for.
+    Layers by the usage events, which say it whatever part of the bundle was asked for.
     """
     for case in cases:
-        if case.sent and case.usages:
-            statuses = fields_of(case.usages[0].body).get("statuses")
-            for layer, said in (
-                cast("dict[str, Any]", statuses) if isinstance(statuses, dict) else {}
-            ).items():
-                if said.get("status") in {"failed", "partial"}:
-                    layers[f"{layer} {said['status']} {said.get('reason')}"] += 1
+        if case.sent:
+            measures.lost += not case.replies and not case.letters
+            measures.doubled += _is_doubled(case)
+            if case.usages:
+                _count_layers(case.usages[0], measures.layers)
         yield case
+
+
+def _is_doubled(case: Case) -> bool:
+    """Whether two things that differ were published as the one outcome, or as its one usage event."""
+    replies = {seen.body for seen in (*case.replies, *case.earlier)}
+    if len(replies) > 1:
+        # Whoever takes an id again is told so, beside the outcome of the first.
+        replies = {body for body in replies if fields_of(body).get("code") != "request_id_reused"}
+    return len(replies) > 1 or len({seen.body for seen in case.usages}) > 1
+
+
+def _count_layers(usage: Seen, layers: Counter[str]) -> None:
+    statuses = fields_of(usage.body).get("statuses")
+    for layer, said in (cast("dict[str, Any]", statuses) if isinstance(statuses, dict) else {}).items():
+        if said.get("status") in {"failed", "partial"}:
+            layers[f"{layer} {said['status']} {said.get('reason')}"] += 1
 
 
 @dataclass(slots=True, kw_only=True)
@@ -73,6 +87,10 @@ class Measures:
     answered: int = 0
     repeated: int = 0
     """Answers to what was answered already."""
+    lost: int = 0
+    """Requests that were taken by the broker and never answered, late answers counted."""
+    doubled: int = 0
+    """Requests with two distinct outcomes or usage events; what is byte-equal is no second one."""
     outcomes: Counter[str] = field(default_factory=Counter[str])
     """Answered records: complete, degraded, rejected."""
     codes: Counter[str] = field(default_factory=Counter[str])

@@ -23,6 +23,7 @@ from typing import IO, Any, Final, Literal, Self, cast
 
 from schemas.times import format_time, parse_time
 from worker.errors import WorkerError
+from worker.private_files import open_private
 
 FORMAT: Final = "context-recording"
 VERSION: Final = 1
@@ -77,7 +78,7 @@ class RecordingWriter:
         if path.exists() and not force:
             raise FileExistsError(f"{path} is there already")
         try:
-            self._file: IO[bytes] = self._partial.open("wb" if force else "xb")
+            self._file: IO[bytes] = open_private(self._partial, "wb" if force else "xb")
         except FileExistsError:
             msg = f"{self._partial} is there already: what an interrupted recording left"
             raise FileExistsError(msg) from None

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import gzip
 import math
-import os
 import threading
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -21,7 +20,6 @@ import tiktoken
 import tiktoken.load
 
 _PACKAGED: Final = frozenset({"o200k_base", "cl100k_base"})
-_CACHE_FOLDER: Final = "TIKTOKEN_CACHE_DIR"
 _loading = threading.Lock()
 
 
@@ -29,12 +27,14 @@ def recount(text: str, *, encoding: str, safety_factor: str) -> int | None:
     """Tokens of the text with the factor, rounded up; None where this encoding, or text, is not counted here.
 
     `file:` tokenizers are not, and neither is a run of white space that overflows tiktoken's stack.
+    Raises ValueError where the packaged vocabulary is not the published one.
     """
     if encoding == "bytes":
         tokens = len(text.encode())
     elif encoding in _PACKAGED:
+        published = _encoding(encoding)
         try:
-            tokens = len(_encoding(encoding).encode(text, disallowed_special=()))
+            tokens = len(published.encode(text, disallowed_special=()))
         except ValueError:
             return None
     else:
@@ -50,17 +50,22 @@ def _encoding(name: str) -> tiktoken.Encoding:
 
 @contextmanager
 def _packaged_instead_of_download(name: str) -> Generator[None]:
-    """Have tiktoken's own constructor work, with the packaged file in the place of what it would fetch."""
+    """Have tiktoken's own constructor work, with the packaged file in the place of what it would fetch.
+
+    Its cache is passed by too: who filled that is not known. Nothing of the process's environment is touched,
+    which other threads read and replace. Raises ValueError for a file that is not the published one.
+    """
     located = metadata.distribution("bpe-openai").locate_file(f"bpe_openai/data/{name}.tiktoken.gz")
     data = gzip.decompress(Path(str(located)).read_bytes())
-    read_file, cache_folder = tiktoken.load.read_file, os.environ.get(_CACHE_FOLDER)
-    tiktoken.load.read_file = lambda blobpath: data  # noqa: ARG005  # pyright: ignore[reportUnknownLambdaType]  its signature
-    os.environ[_CACHE_FOLDER] = ""  # the cache is looked at first, and who filled it is not known
+
+    def packaged(blobpath: str, expected_hash: str) -> bytes:
+        if not tiktoken.load.check_hash(data, expected_hash):
+            raise ValueError(f"the packaged vocabulary {name} is not what {blobpath} holds")
+        return data
+
+    read_file_cached = tiktoken.load.read_file_cached
+    tiktoken.load.read_file_cached = packaged
     try:
         yield
     finally:
-        tiktoken.load.read_file = read_file
-        if cache_folder is None:
-            del os.environ[_CACHE_FOLDER]
-        else:
-            os.environ[_CACHE_FOLDER] = cache_folder
+        tiktoken.load.read_file_cached = read_file_cached

@@ -69,6 +69,8 @@ class ReplayReport:
             "answered": measures.answered,
             "unanswered": measures.in_flight,
             "answered_again": measures.repeated,
+            "lost": measures.lost,
+            "doubled": measures.doubled,
             "sending_seconds": round(measures.sending_seconds, 3),
             "answering_seconds": round(measures.answering_seconds, 3),
             "sent_per_second": round(self.sent_per_second, 2),
@@ -157,7 +159,10 @@ def _figures(report: ReplayReport) -> RenderableType:
 
 
 def _outcomes(measures: Measures) -> Text:
-    lines = [f"outcomes: {_counts(measures.outcomes)}"]
+    lines = [
+        f"outcomes: {_counts(measures.outcomes)}",
+        f"lost: {measures.lost:,}, doubled with other bytes: {measures.doubled:,}",
+    ]
     if measures.codes:
         lines.append(f"rejections: {_counts(measures.codes)}")
     if measures.layers:

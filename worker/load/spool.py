@@ -13,6 +13,7 @@ import sqlite3
 import tempfile
 import threading
 import zlib
+from collections import deque
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -102,7 +103,7 @@ class Spool:
         self._database.executescript(
             f"PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF; PRAGMA cache_size = -16384; {_TABLES}"
         )
-        self._waiting: list[Note] = []
+        self._waiting: deque[Note] = deque()
         self._writing = threading.Lock()
 
     def __enter__(self) -> Self:
@@ -123,13 +124,14 @@ class Spool:
 
     async def flush(self) -> None:
         """Write what waits, on a thread; when this returns, earlier flushes have ended, too."""
-        notes, self._waiting = self._waiting, []
-        await asyncio.to_thread(self._write, notes)
+        await asyncio.to_thread(self._write)
 
-    def _write(self, notes: Sequence[Note]) -> None:
-        # Locked: whoever is cancelled while it waits for a flush leaves it running.
+    def _write(self) -> None:
+        # Locked: whoever is cancelled while it waits for a flush leaves it running. Taken here alone:
+        # a flush that is cancelled before a thread was free for it never runs.
         with self._writing, self._database:
-            for note in notes:
+            while self._waiting:
+                note = self._waiting.popleft()
                 match note:
                     case SentNote():
                         self._write_sent(note)

@@ -31,15 +31,13 @@ _REPEATED_PERCENT: Final = 80
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """A summary and what it covers."""
+    """A summary, and how much it leaves out."""
 
     text: str
     """A line for each message that is quoted, in order of time: who spoke, and the sentences."""
     tokens: int
-    covered: int
-    """Messages that are quoted."""
     left_out: int
-    """Messages that are not."""
+    """Messages that are not quoted."""
 
 
 def summarize(messages: Iterable[ThreadMessage], *, max_tokens: int, counter: TokenCounter) -> Summary:
@@ -62,7 +60,7 @@ def summary_of(state: ThreadState, *, max_tokens: int, counter: TokenCounter) ->
     candidates = state.candidates()
     pool = _distinct(candidates)
     if not pool or max_tokens <= 0:
-        return Summary("", 0, 0, state.messages)
+        return Summary("", 0, state.messages)
     vectors = np.array([embed(sentence.text) for sentence in pool])
     points = _base_points(pool, vectors, candidates)
     chosen = _chosen(pool, vectors, points, max_tokens, counter)
@@ -75,8 +73,8 @@ def summary_of(state: ThreadState, *, max_tokens: int, counter: TokenCounter) ->
         best = pool[int(np.argmax(points))]
         text = trim_to_budget(_text_of([best]), max_tokens, counter)
         chosen = [best] if text else []
-    covered = len({sentence.message_id for sentence in chosen})
-    return Summary(text, counter.count(text), covered, state.messages - covered)
+    quoted = len({sentence.message_id for sentence in chosen})
+    return Summary(text, counter.count(text), state.messages - quoted)
 
 
 def _distinct(candidates: Candidates) -> list[Sentence]:

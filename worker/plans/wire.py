@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from typing import Final
+
 from schemas.session import Blocker, Decision, HandoffData, Plan, Step
 from worker.plans.results import HandOffDocument, PlanDocument, PlanStep
+
+MAX_REFERRED: Final = 10
+"""Commits and pull requests that a hand-off's line names; a pasted log has hundreds."""
 
 
 def to_plan(document: PlanDocument, plan_id: str, path: str | None) -> Plan:
@@ -45,7 +51,8 @@ def _to_step(step: PlanStep) -> Step:
 def to_handoff_data(document: HandOffDocument) -> HandoffData:
     """The hand-off as the mission block takes it.
 
-    Active work is what comes next, else the state; alerts are what was left undone and how it is verified.
+    Active work is what comes next, else the state; alerts are what was left undone, how it is verified, and
+    last, in one line, which commits and pull requests the text speaks of.
     """
     return HandoffData(
         decisions=tuple(Decision.model_validate(text) for text in document.decisions),
@@ -56,5 +63,12 @@ def to_handoff_data(document: HandOffDocument) -> HandoffData:
         alerts=(
             *(f"Not done: {text}" for text in document.not_done),
             *(f"Verify: {text}" for text in document.verification),
+            *_referred((*document.commits, *document.pull_requests)),
         ),
     )
+
+
+def _referred(names: Sequence[str]) -> Iterator[str]:
+    if names:
+        more = f" and {len(names) - MAX_REFERRED} more" if len(names) > MAX_REFERRED else ""
+        yield f"Refers to: {', '.join(names[:MAX_REFERRED])}{more}"

@@ -19,7 +19,7 @@ from typing import Final
 
 from schemas.codes import PartName, TaskType
 from schemas.request import AssemblyRequest, layer_timeout_ms
-from worker.code.cache import BoundedCache, FactsCache
+from worker.code.cache import BoundedCache, FactsCache, memory_bytes
 from worker.code.extracting_pool import ExtractingPool, Stop
 from worker.code.extracting_process import extract_at_thread_start
 from worker.code.facts import ModuleFacts
@@ -35,7 +35,7 @@ from worker.code.sources import (
 from worker.errors import Unavailable
 from worker.graph.links import names_in
 from worker.graph.model import NodeRef
-from worker.graph.question import MAX_TEXT_CHARS, is_relative, payload_paths
+from worker.graph.question import MAX_TEXT_CHARS
 from worker.graph.snapshot import Snapshot
 from worker.ports import LayerBudget, LayerContribution, RequestFrame, Scope
 from worker.providers.ast_signals import NOTES_GROUP, write_notes, write_signals
@@ -44,6 +44,7 @@ from worker.providers.contribution import ContributionBuilder, layer_text, no_co
 from worker.providers.graph_reader import GraphReader
 from worker.providers.indexed_modules import ModuleIndex
 from worker.providers.threads import SourceThreads
+from worker.targets import is_relative, payload_paths
 
 HEADING: Final = "# AST CONTEXT"
 INDEX_SOURCE: Final = "the project's index"
@@ -51,6 +52,8 @@ MAX_LINES: Final = 60
 MAX_FILES: Final = 200
 CACHE_BYTES: Final = 64_000_000
 LAYER_CACHE_BYTES: Final = 8_000_000
+TARGET_CACHE_BYTES: Final = 16_000_000
+"""Of target files that were linked among each other: those of some forty requests, as a rule."""
 
 _SUFFIXES: Final = (".py", ".pyi")
 _WAIT_SHARE: Final = 0.6
@@ -89,6 +92,7 @@ class AstProvider:
         self._max_source_bytes = max_source_bytes
         self._max_lines = max_lines
         self._facts = FactsCache(max_bytes=cache_bytes, pool=pool)
+        self._targets = BoundedCache[tuple[object, ...], TargetFiles](max_bytes=TARGET_CACHE_BYTES)
         self._layers = BoundedCache[tuple[object, ...], LayerContribution](max_bytes=LAYER_CACHE_BYTES)
 
     async def provide(self, frame: RequestFrame, scope: Scope, budget: LayerBudget) -> LayerContribution:
@@ -140,7 +144,7 @@ class AstProvider:
             except Unavailable:
                 is_missing = True
         around = partial(_surroundings, frame.request, snapshot)
-        layer = await self._threads.run(lambda: build(around()))
+        layer = await self._threads.compute(lambda: build(around()))
         if is_missing and layer.status == "ok":
             return replace(layer, status="partial", reason="section_error")
         return layer
@@ -214,7 +218,17 @@ class AstProvider:
             reading = read_targets(
                 tree, files, facts_of=lambda file: self._facts.facts(project_id, file, stop=stop)
             )
-        return partial(self._signals, reading, project_id, task_type)
+        return partial(self._signals, self._known(project_id, reading), project_id, task_type)
+
+    def _known(self, project_id: str, reading: Reading) -> Reading:
+        """The reading, with what an equal one made of its files before."""
+        key = (project_id, reading.key)
+        targets = self._targets.get(key)
+        if targets is None:
+            size_bytes = sum(map(memory_bytes, reading.targets.modules))
+            self._targets.put(key, reading.targets, size_bytes=size_bytes)
+            return reading
+        return replace(reading, targets=targets)
 
     def _signals(
         self, reading: Reading, project_id: str, task_type: TaskType, around: Surroundings

@@ -88,7 +88,7 @@ def write_signals(
     block: ContributionBuilder, targets: TargetFiles, *, task_type: TaskType, around: Surroundings
 ) -> None:
     """Add every group to the block; one that fails leaves the others as they are."""
-    view = TargetView(targets.modules, around)
+    view = TargetView(targets, around)
     block.section("links", view.link)
     for priority, kind in enumerate(_ORDERS[task_type]):
         group = _Group(block, kind, heading=heading_of(kind, task_type), priority=priority)

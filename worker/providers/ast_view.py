@@ -26,14 +26,58 @@ GUESSED: Final = "?"
 """After the id of a neighbour that is one of several readings."""
 
 
-@dataclass(frozen=True, slots=True)
+class LinkedFiles:
+    """Who calls whom among the target files, and what of them is public: the same whatever the request."""
+
+    def __init__(self, modules: Sequence[ModuleFacts], calls: CallGraph) -> None:
+        """`calls` are among these modules."""
+        self.calls = calls
+        self._modules = modules
+        self._parts: defaultdict[str, list[Definition]] = defaultdict(list)
+        for module in modules:
+            for item in (*module.classes, *module.functions):
+                self._parts[symbol_id(item)].append(item)
+                if item.class_id is not None:
+                    self._parts[item.class_id].append(item)
+
+    def parts(self, item: Definition) -> Sequence[Definition]:
+        """What belongs to a symbol: its later namesakes (overloads, setters), and a class's methods."""
+        return self._parts.get(item.id, ())
+
+    @cached_property
+    def public(self) -> list[Function | Class]:
+        """Public symbols, the foremost first; namesakes are one."""
+        ranked: list[tuple[tuple[bool, int, bool, int, int], Function | Class]] = []
+        for index, module in enumerate(self._modules):
+            is_test = is_test_path(module.path)
+            for item in (*module.functions, *module.classes):
+                if item.is_public and item.id == symbol_id(item):
+                    uses = -len(self.callers(item))
+                    ranked.append(((is_test, uses, item.class_id is not None, index, item.line), item))
+        return [item for _, item in sorted(ranked, key=lambda entry: entry[0])]
+
+    def callers(self, item: Definition) -> list[str]:
+        """Ids of what calls the symbol or a part of it, from outside, sorted."""
+        own = {part.id for part in self.parts(item)}
+        return sorted({caller for target in own for caller in self.calls.callers.get(target, ())} - own)
+
+
+@dataclass(frozen=True)
 class TargetFiles:
-    """The modules in the order in which they were named, and what was refused."""
+    """The modules in the order in which they were named, and what was refused.
+
+    What is made of them is made once, so they are worth keeping from request to request.
+    """
 
     modules: tuple[ModuleFacts, ...]
     refused: tuple[Refused, ...]
 
-    @property
+    @cached_property
+    def linked(self) -> LinkedFiles:
+        """Who calls whom among them."""
+        return LinkedFiles(self.modules, link_calls(self.modules))
+
+    @cached_property
     def names(self) -> frozenset[str]:
         """What its definitions are called, alone and with what they stand in."""
         items = [item for module in self.modules for item in (*module.functions, *module.classes)]
@@ -59,19 +103,13 @@ class Surroundings:
 class TargetView:
     """For one rendering."""
 
-    def __init__(self, modules: Sequence[ModuleFacts], around: Surroundings) -> None:
+    def __init__(self, targets: TargetFiles, around: Surroundings) -> None:
         """Nothing is linked yet."""
-        self.modules = modules
+        self.modules = targets.modules
+        self._targets = targets
         self._around = around
-        self._graph = CallGraph({}, {})
-        self._parts: defaultdict[str, list[Definition]] = defaultdict(list)
-        """What belongs to a symbol: its later namesakes (overloads, setters), and a class's methods."""
+        self._linked: LinkedFiles | None = None
         self._neighbours: dict[str, CallNeighbours] = {}
-        for module in modules:
-            for item in (*module.classes, *module.functions):
-                self._parts[symbol_id(item)].append(item)
-                if item.class_id is not None:
-                    self._parts[item.class_id].append(item)
 
     @property
     def snapshot(self) -> Snapshot | None:
@@ -80,7 +118,11 @@ class TargetView:
 
     def link(self) -> None:
         """Find out who calls whom; where that fails there are no calls to show, and no order by use."""
-        self._graph = link_calls(self.modules)
+        self._linked = self._targets.linked
+
+    @cached_property
+    def _files(self) -> LinkedFiles:
+        return self._linked or LinkedFiles(self.modules, CallGraph({}, {}))
 
     def functions(self) -> Iterable[Function]:
         """Every function of every file."""
@@ -90,17 +132,10 @@ class TargetView:
         """Whether the request names the definition."""
         return item.name in self._around.named or item.qualname in self._around.named
 
-    @cached_property
+    @property
     def public(self) -> list[Function | Class]:
         """Public symbols, the foremost first; namesakes are one."""
-        ranked: list[tuple[tuple[bool, int, bool, int, int], Function | Class]] = []
-        for index, module in enumerate(self.modules):
-            is_test = is_test_path(module.path)
-            for item in (*module.functions, *module.classes):
-                if item.is_public and item.id == symbol_id(item):
-                    uses = -len(self._callers_in_targets(item))
-                    ranked.append(((is_test, uses, item.class_id is not None, index, item.line), item))
-        return [item for _, item in sorted(ranked, key=lambda entry: entry[0])]
+        return self._files.public
 
     @cached_property
     def foremost(self) -> list[Function | Class]:
@@ -120,12 +155,12 @@ class TargetView:
             if not is_test_path(path_of(item))
             and path_of(item) not in traced
             and item.class_id not in traces
-            and not any(part.traces for part in self._parts[item.id] if part.qualname == item.qualname)
+            and not any(part.traces for part in self._files.parts(item) if part.qualname == item.qualname)
         ]
 
     def callers(self, item: Definition) -> list[str]:
         """Ids of what calls the symbol or a part of it, from outside: sorted, certain ones first."""
-        known = dict.fromkeys(self._callers_in_targets(item))
+        known = dict.fromkeys(self._files.callers(item))
         return [*known, *self._elsewhere(self._around_of(item).callers, known)]
 
     def callees(self, item: Definition) -> list[str]:
@@ -133,8 +168,9 @@ class TargetView:
 
         In source order; without Python's own functions, methods of unnamed values, and the symbol's parts.
         """
-        own = {part.id for part in self._parts[item.id]}
-        calls = [call for part in self._parts[item.id] for call in self._graph.callees.get(part.id, ())]
+        parts = self._files.parts(item)
+        own = {part.id for part in parts}
+        calls = [call for part in parts for call in self._files.calls.callees.get(part.id, ())]
         linked = dict.fromkeys(call.id for call in calls if call.id is not None and call.id not in own)
         named = dict.fromkeys(call.name for call in calls if call.id is None)
         found = list(self._elsewhere(self._around_of(item).callees, linked))
@@ -145,10 +181,6 @@ class TargetView:
             if name not in _BUILTINS and not name.startswith("?") and _last_name(name) not in told
         ]
         return [*linked, *found, *others]
-
-    def _callers_in_targets(self, item: Definition) -> list[str]:
-        own = {part.id for part in self._parts[item.id]}
-        return sorted({caller for target in own for caller in self._graph.callers.get(target, ())} - own)
 
     def _around_of(self, item: Definition) -> CallNeighbours:
         """Of a symbol, what the graph says."""

@@ -19,7 +19,7 @@ from schemas.codes import PARTS, LayerReason, PartName
 from worker.errors import GraphBehind, Rejected, StateBehind, StateUnavailable, Unavailable
 from worker.ports import LayerBudget, LayerContribution, Provider, RequestFrame, Scope
 from worker.providers.eager import EagerStarter
-from worker.telemetry import Telemetry
+from worker.telemetry import SourceRun, Telemetry
 
 log = structlog.get_logger()
 
@@ -95,7 +95,8 @@ async def gather(
     loop = asyncio.get_running_loop()
     ends_at = loop.time() + deadline_seconds
     starter = EagerStarter[LayerContribution]()
-    waiting = _Waiting(abandonment, telemetry)
+    runs: list[SourceRun] = []
+    waiting = _Waiting(abandonment, telemetry, runs)
     outcomes: dict[PartName, _Outcome] = {}
     try:
         for provider in providers:
@@ -110,17 +111,18 @@ async def gather(
             except (KeyboardInterrupt, SystemExit):
                 raise
             except BaseException as error:  # noqa: BLE001 - whatever a source raises is its own layer's loss
-                outcomes[layer] = _read_error(layer, error)
-                continue
+                started = _read_error(layer, error)
             if isinstance(started, asyncio.Task):
                 expires_at = asked_at + timeouts_seconds.get(layer, deadline_seconds)
-                waiting.add(layer, started, expires_at=min(ends_at, expires_at))
+                waiting.add(layer, started, asked_at=asked_at, expires_at=min(ends_at, expires_at))
             else:
                 outcomes[layer] = started
+                runs.append(_run(layer, started, started_at=asked_at, ended_at=loop.time(), waited=False))
         outcomes |= await waiting.finish()
     except BaseException:
         await waiting.cancel()
         raise
+    telemetry.count_sources(runs)
     return _in_layer_order(outcomes)
 
 
@@ -129,22 +131,31 @@ class _Call:
     """One source that is being waited for."""
 
     layer: PartName
+    asked_at: float
     wake_at: float
     """When it is cancelled; once it was cancelled, when it is left behind."""
     is_cancelled: bool = False
+    ended_at: float | None = None
+    """When it ended, as the event loop saw it."""
 
 
 class _Waiting:
     """The calls of one gathering that did not end at once."""
 
-    def __init__(self, abandonment: Abandonment, telemetry: Telemetry) -> None:
+    def __init__(self, abandonment: Abandonment, telemetry: Telemetry, runs: list[SourceRun]) -> None:
         self._abandonment = abandonment
         self._telemetry = telemetry
+        self._runs = runs
         self._calls: dict[_Task, _Call] = {}
         self._time = asyncio.get_running_loop().time
 
-    def add(self, layer: PartName, task: _Task, *, expires_at: float) -> None:
-        self._calls[task] = _Call(layer, expires_at)
+    def add(self, layer: PartName, task: _Task, *, asked_at: float, expires_at: float) -> None:
+        call = self._calls[task] = _Call(layer, asked_at, expires_at)
+
+        def ended(_: _Task) -> None:
+            call.ended_at = self._time()
+
+        task.add_done_callback(ended)
 
     async def finish(self) -> dict[PartName, _Outcome]:
         """Wait for each call until its time has come, then cancel it, then leave it behind."""
@@ -159,6 +170,10 @@ class _Waiting:
                 if outcome is not None:
                     outcomes[call.layer] = outcome
                     del self._calls[task]
+                    ended_at = now if call.ended_at is None else call.ended_at
+                    self._runs.append(
+                        _run(call.layer, outcome, started_at=call.asked_at, ended_at=ended_at, waited=True)
+                    )
         return outcomes
 
     def _look_at(self, task: _Task, call: _Call, now: float) -> _Outcome | None:
@@ -195,6 +210,15 @@ class _Waiting:
                     _mark_retrieved(task)
                 else:
                     self._abandonment.leave(call.layer, task, self._telemetry)
+
+
+def _run(
+    layer: PartName, outcome: _Outcome, *, started_at: float, ended_at: float, waited: bool
+) -> SourceRun:
+    if isinstance(outcome, Rejected):
+        return SourceRun(layer, started_at, ended_at, "rejected", outcome.code, 0, waited)
+    count = len(outcome.fragments)
+    return SourceRun(layer, started_at, ended_at, outcome.status, outcome.reason, count, waited)
 
 
 def _read_outcome(layer: PartName, task: _Task) -> _Outcome:

@@ -9,7 +9,7 @@ from typing import Final
 
 from schemas.codes import PartName
 from schemas.fragments import RelevanceTier
-from worker.graph.answers import Standing
+from worker.graph.answers import PART_LINE, Standing, unindexed_line
 from worker.graph.pack_file import PackNode, PackSection, parse_pack
 from worker.graph.packing import CHANGES_HEADING, NAMES_HEADING, PATTERNS_HEADING
 from worker.graph.sections import prompt_headings
@@ -20,7 +20,6 @@ from worker.providers.offload import run_by_weight
 from worker.providers.threads import SourceThreads
 
 HEADING: Final = "# GRAPH CONTEXT"
-_MAX_UNINDEXED: Final = 20
 _LEAST_RELEVANCE: Final = 0.25
 _MOST_RELEVANCE: Final = 0.75
 """Of the first section; the others fall towards the least, half way at rank `_HALF_WAY_RANK`. What a pack
@@ -66,7 +65,9 @@ class GraphProvider:
         answer = answered.answer
         sections = await self._sections(answer.pack, scope, answer.standings)
         layer = with_unindexed(sections, answer.unindexed)
-        layer = with_state_missing(layer, answered)
+        if answer.is_part:
+            layer = _with_line(layer, "pack://part", PART_LINE)
+        layer = with_missing(layer, answered)
         if answer.is_relevance_missing and layer.status == "ok":
             layer = replace(layer, status="partial", reason="relevance_unavailable")
         measures = GraphMeasures(
@@ -81,9 +82,9 @@ class GraphProvider:
         return await run_by_weight(self._threads, build, pack)
 
 
-def with_state_missing(layer: LayerContribution, answered: Answered) -> LayerContribution:
-    """The layer, `partial` where the graph was asked without knowing what fails in the thread."""
-    if answered.is_state_missing and layer.status == "ok":
+def with_missing(layer: LayerContribution, answered: Answered) -> LayerContribution:
+    """The layer, `partial` where only a part of the graph was read, or what fails in the thread was not."""
+    if (answered.is_state_missing or answered.answer.is_part) and layer.status == "ok":
         return replace(layer, status="partial", reason="section_error")
     return layer
 
@@ -92,15 +93,20 @@ def with_unindexed(layer: LayerContribution, paths: Sequence[str]) -> LayerContr
     """The layer with a line that names files of interest that the graph lacks; `partial` then."""
     if not paths:
         return layer
-    named = ", ".join(paths[:_MAX_UNINDEXED])
-    more = f" and {len(paths) - _MAX_UNINDEXED} more" if len(paths) > _MAX_UNINDEXED else ""
+    layer = _with_line(layer, "pack://not-indexed", unindexed_line(paths))
+    return replace(layer, status="partial", reason="not_indexed")
+
+
+def _with_line(layer: LayerContribution, uri: str, line: str) -> LayerContribution:
+    """The layer, and a line below it; with that it is not empty."""
     block = ContributionBuilder("graph", heading=HEADING, resource_type="pack")
-    block.add("pack://not-indexed", f"Not indexed, or not wholly: {named}{more}", relevance=1.0)
+    block.add(uri, line, relevance=1.0)
     note = block.finish().fragments[0]
+    status, reason = ("ok", None) if layer.status == "empty" else (layer.status, layer.reason)
     return replace(
         layer,
-        status="partial",
-        reason="not_indexed",
+        status=status,
+        reason=reason,
         heading=HEADING,
         fragments=(*layer.fragments, replace(note, position=len(layer.fragments))),
     )

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
@@ -18,8 +18,21 @@ from typing import Final
 import structlog
 
 from schemas.request import layer_timeout_ms
+from worker.citations.labels import label_tokens
 from worker.errors import GraphBehind, RelevanceUnavailable, StoreUnavailable, Unavailable
-from worker.graph.answers import AnswerInputs, GraphAnswer, build_answer, decode_answer, encode_answer
+from worker.fusion.masking import mask_secrets
+from worker.graph.answers import (
+    PART_LINE,
+    RELEVANCE_LINE,
+    STATE_LINE,
+    AnswerInputs,
+    GraphAnswer,
+    build_answer,
+    decode_answer,
+    encode_answer,
+    unindexed_line,
+    unindexed_paths,
+)
 from worker.graph.links import link_request
 from worker.graph.model import NodeRef
 from worker.graph.pack_writer import PackHead, write_pack
@@ -28,7 +41,7 @@ from worker.graph.question import GraphPolicy, Question, Trouble, ask
 from worker.graph.refining import refine_order, relevance_facts
 from worker.graph.relevance import Refinement, RelevanceEngine
 from worker.graph.sections import Layout
-from worker.graph.selection import Selection, select
+from worker.graph.selection import Selection, led_by, select
 from worker.graph.snapshot import Snapshot
 from worker.ports import PackCache, RequestFrame, Scope, TokenCounter
 from worker.providers.indexed_modules import ModuleIndex
@@ -110,15 +123,17 @@ class GraphReader:
         time.
         """
         trouble = await self._trouble(frame, scope)
+        is_labelled = layout == "prompt" and "citations" in frame.request.include
         question = ask(
             frame,
             scope,
             budget_tokens=budget_tokens,
             layout=layout,
             encoding=counter.name,
+            label_tokens=label_tokens(counter) if is_labelled else 0,
             million_tokens=counter.scale(1_000_000),
             policy=self._policy,
-            trouble=trouble or Trouble(),
+            trouble=trouble,
         )
         snapshot = await self._snapshot(frame, question)
         if snapshot is None:
@@ -130,7 +145,12 @@ class GraphReader:
             self._answering[key] = task
             task.add_done_callback(lambda done: self._on_answered(key, done))
         answered = await asyncio.shield(task)
-        return answered if trouble is not None else replace(answered, is_state_missing=True)
+        return replace(answered, is_state_missing=question.is_state_missing)
+
+    def _mask(self, question: Question) -> Callable[[str], str] | None:
+        """What a pack's text goes through. One for a prompt is masked where all fragments are."""
+        is_shown_as_it_is = question.project_id in self._policy.unmasked_projects
+        return None if question.layout == "prompt" or is_shown_as_it_is else _masked
 
     async def _trouble(self, frame: RequestFrame, scope: Scope) -> Trouble | None:
         """What fails in the thread; None where that cannot be known now."""
@@ -193,9 +213,12 @@ class GraphReader:
             return Answered(answer=kept, is_hit=True)
         self._telemetry.pack_cache.labels("miss").inc()
         sizes = self._sizes_for(snapshot, counter)
-        selection = await self._threads.run(lambda: _select(question, snapshot))
+        selection = await self._threads.compute(lambda: _select(question, snapshot))
         selection, refinement = await self._refine(question, selection, snapshot)
-        answer = await self._threads.run(lambda: _write(question, selection, snapshot, sizes, refinement))
+        mask = self._mask(question)
+        answer = await self._threads.compute(
+            lambda: _write(question, selection, snapshot, sizes, refinement, mask=mask)
+        )
         # The plain order for want of an engine is not what the question means; next time it may be there.
         if not answer.is_relevance_missing:
             await self._keep(question.project_id, key, answer)
@@ -223,7 +246,8 @@ class GraphReader:
                 project_id=question.project_id,
                 owners=refinement.undecided_owners,
             )
-        return refine_order(selection, snapshot, refinement, hops=facts.hops), refinement
+        refined = refine_order(selection, snapshot, refinement, hops=facts.hops, truncated=facts.truncated)
+        return refined, refinement
 
     async def _kept(self, project_id: str, key: str) -> GraphAnswer | None:
         try:
@@ -262,9 +286,21 @@ class GraphReader:
         return kept[1]
 
 
+def _masked(text: str) -> str:
+    return mask_secrets(text)[0]
+
+
 def _select(question: Question, snapshot: Snapshot) -> Selection:
     links = link_request(question.text, question.paths, snapshot)
-    return select(links, snapshot, task_type=question.task_type, ranking=question.ranking)
+    selection = select(
+        links,
+        snapshot,
+        task_type=question.task_type,
+        ranking=question.ranking,
+        extra_hops=question.extra_hops,
+        has_passages=question.has_passages,
+    )
+    return led_by(selection, snapshot, question.leading)
 
 
 def _write(
@@ -273,7 +309,10 @@ def _write(
     snapshot: Snapshot,
     sizes: TextSizes,
     refinement: Refinement | None,
+    *,
+    mask: Callable[[str], str] | None,
 ) -> GraphAnswer:
+    is_relevance_missing = question.relevance == "prolog" and refinement is None and bool(selection.ranked)
     around = LAYER_FRAME_TOKENS if question.layout == "prompt" else 0
     head = PackHead(
         project_id=question.project_id,
@@ -281,16 +320,30 @@ def _write(
         encoding=question.encoding,
         budget_tokens=max(0, question.budget_tokens - around),
         layout=question.layout,
+        label_tokens=question.label_tokens,
+        notes=_notes(question, snapshot, is_relevance_missing=is_relevance_missing),
     )
     return build_answer(
         selection,
         snapshot,
-        write_pack(selection, snapshot, head, sizes=sizes),
+        write_pack(selection, snapshot, head, sizes=sizes, mask=mask),
         AnswerInputs(
             paths=question.paths,
             tiers=refinement.counts() if refinement else None,
-            is_relevance_missing=question.relevance == "prolog"
-            and refinement is None
-            and bool(selection.ranked),
+            is_relevance_missing=is_relevance_missing,
         ),
     )
+
+
+def _notes(question: Question, snapshot: Snapshot, *, is_relevance_missing: bool) -> tuple[str, ...]:
+    """What a file says that it lacks; of a prompt the layer says it."""
+    if question.layout != "file":
+        return ()
+    unindexed = unindexed_paths(snapshot, question.paths)
+    said = (
+        (bool(unindexed), unindexed_line(unindexed)),
+        (question.is_state_missing, STATE_LINE),
+        (snapshot.is_part, PART_LINE),
+        (is_relevance_missing, RELEVANCE_LINE),
+    )
+    return tuple(line for is_so, line in said if is_so)

@@ -77,7 +77,7 @@ class MemoryProvider:
             return no_content(self.layer, "no_data")
         remembered = remembered_of(reading, message, as_of=frame.as_of, counter=budget.counter)
         # A summary takes milliseconds, and so does a search of ten thousand facts.
-        return await self._threads.run(
+        return await self._threads.compute(
             partial(write_memory, remembered, budget=budget, summary_tokens=self._summary_tokens)
         )
 

@@ -15,6 +15,7 @@ from worker.providers.offload import run_by_weight
 from worker.providers.states import ThreadStates
 from worker.providers.text import LINE_CHARS, cut, first_sentence, fold
 from worker.providers.threads import SourceThreads
+from worker.targets import is_named, targets_of
 
 HEADING: Final = "# MISSION CONTEXT"
 MAX_LINES: Final = 40
@@ -36,12 +37,7 @@ _HANDOFF_LISTS: Final = (
 )
 
 _CLOSED: Final = frozenset({"done", "skipped"})
-_SEARCHED_CHARS: Final = 20_000
-"""Of a message; what is longer quotes things rather than naming what it is about."""
-
 _LINES: Final = re.compile(r":\d{1,7}(?:-\d{1,7})?\Z")
-_NAME_END: Final = re.compile(r"[\w./-]")
-_NAME_GOES_ON: Final = re.compile(r"[\w/-]|\.\w")
 
 
 class MissionProvider:
@@ -62,17 +58,18 @@ class MissionProvider:
             session = (await self._states.of(frame, scope, layer=self.layer)).session
         if session is None:
             return no_content(self.layer, "no_data")
-        must_show = frozenset((*frame.request.must_cite, *frame.request.payload.files_created))
+        must_show = targets_of(frame.request)
         message = frame.request.user_message
         build = partial(build_mission, session, must_show=must_show, message=message)
         return await run_by_weight(self._threads, build, session, message)
 
 
 def render_mission_context(ctx: SessionContext | None, max_lines: int = MAX_LINES) -> str:
-    """The mission block as text, at most `max_lines` lines; empty without a context or content.
+    """The mission block as text; empty without a context or content.
 
-    The cap drops from the end, so the hand-off goes first. The goal, blockers and the ten newest decisions
-    stay whatever the cap.
+    What is not pinned is dropped from the end, the hand-off first, until `max_lines` lines are left, heading
+    included. The goal, blockers and the ten newest decisions are pinned: they stay whatever the cap, and
+    where they alone take more lines, so does the block.
     """
     return "" if ctx is None else layer_text(build_mission(ctx, max_lines=max_lines))
 
@@ -217,22 +214,14 @@ class _Roots:
 
     def __init__(self, given: frozenset[str], message: str) -> None:
         self.given = given
-        self._message = message[:_SEARCHED_CHARS]
+        self._message = message
 
     def holds(self, target: str) -> bool:
         """Whether something that a decision applies to, or a part of it, is what the request is about."""
         path = _LINES.sub("", target)
         if path in self.given or any(name.startswith(f"{path}::") for name in self.given):
             return True
-        # The name as such: not as a part of a longer name or path.
-        start = self._message.find(path) if path else -1
-        while start >= 0:
-            end = start + len(path)
-            before, after = self._message[max(0, start - 1) : start], self._message[end : end + 2]
-            if not _NAME_END.search(before) and not _NAME_GOES_ON.match(after):
-                return True
-            start = self._message.find(path, start + 1)
-        return False
+        return is_named(path, self._message)
 
 
 def _write_handoff_list(

@@ -21,7 +21,7 @@ T = TypeVar("T")
 async def run_by_weight(threads: SourceThreads, work: Callable[[], T], *inputs: object) -> T:
     """The result of `work`, which is made from `inputs`: in one of `threads` if they are heavy."""
     if is_heavy(*inputs):
-        return await threads.run(work)
+        return await threads.compute(work)
     return work()
 
 

@@ -23,6 +23,8 @@ from worker.state.view import StoredPlan
 HEADING: Final = "# PLAN WINDOW"
 MAX_LINES: Final = 25
 _TO_DO_DEPTH: Final = 6
+_STEP: Final = {"kind": "step"}
+"""Says of a fragment that it is a step, and not something about the plan."""
 _HEADING_LINES: Final = 3
 RECENT_STEPS: Final = 3
 NEXT_STEPS: Final = 2
@@ -84,7 +86,7 @@ class PlanProvider:
         document = plan if stored is None else stored.plan
         build = partial(_build, plan, stored, goal)
         if document is not None and _chars_of(document) > _QUICK_CHARS:
-            return await self._threads.run(build)
+            return await self._threads.compute(build)
         return await run_by_weight(self._threads, build, document, goal)
 
 
@@ -138,10 +140,10 @@ _READ: Final = Kept[tuple[str, str | None, str, tuple[tuple[str, str], ...]], Fo
 
 
 def render_plan_context(ctx_or_goal: SessionContext | Goal | Plan | None, max_lines: int = MAX_LINES) -> str:
-    """The plan window as text, at most `max_lines` lines.
+    """The plan window as text; of what is not the current step, what `max_lines` lines have room for.
 
-    Empty without a goal or steps, and where the cap leaves room for the heading alone. Above that the
-    current step stays in full whatever the cap.
+    The current step is pinned: it stays in full whatever the cap, and where it alone takes more lines, so
+    does the window. Empty without a goal or steps, and where the cap has room for the heading alone.
     """
     match ctx_or_goal:
         case Plan() as plan:
@@ -240,12 +242,12 @@ class _Tree:
     def is_leaf(self, number: int) -> bool:
         return number not in self._parents
 
-    def is_is_held_back(self, number: int) -> bool:
+    def is_held_back(self, number: int) -> bool:
         return self._is_held_back[number]
 
 
 def _may_come_up(step: Step, tree: _Tree, number: int) -> bool:
-    return step.status not in _NEVER_CURRENT and not step.optional and not tree.is_is_held_back(number)
+    return step.status not in _NEVER_CURRENT and not step.optional and not tree.is_held_back(number)
 
 
 def _find_current(
@@ -253,7 +255,7 @@ def _find_current(
 ) -> int | None:
     if named is None:
         active = (n for n, step in enumerate(steps) if step.status == "active" and tree.is_leaf(n))
-        named = next((n for n in active if not tree.is_is_held_back(n)), None)
+        named = next((n for n in active if not tree.is_held_back(n)), None)
     if named is None:
         return next(iter(open_ahead), None)
     # A step that somebody named is taken even where a scan would pass over it as optional.
@@ -314,6 +316,7 @@ def _write_current(block: ContributionBuilder, root: str, steps: Sequence[Step],
         between=[(_TO_DO_DEPTH, "\n".join(_to_do(step)))],
         group="## Current step",
         relevance=_CURRENT,
+        metadata=_STEP,
         is_pinned=True,
         is_divisible=True,
     )
@@ -371,13 +374,14 @@ def _write_recent(block: ContributionBuilder, root: str, steps: Sequence[Step], 
                 group=group,
                 relevance=relevance,
                 rank=len(shown) - place,  # the newest first
+                metadata=_STEP,
             )
 
 
 def _write_upcoming(block: ContributionBuilder, root: str, steps: Sequence[Step], window: PlanWindow) -> None:
     for number in window.upcoming:
         line = cut(f"- {_label(steps[number])}", max_chars=LINE_CHARS)
-        block.add(_node(root, steps, number), line, group="## Next", relevance=_NEXT)
+        block.add(_node(root, steps, number), line, group="## Next", relevance=_NEXT, metadata=_STEP)
 
 
 def _in_one_sentence(step: Step) -> str:

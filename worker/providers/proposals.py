@@ -26,6 +26,10 @@ class PluginProposals:
         self._plugins = plugins
         self._threads = threads or SourceThreads()
 
+    def close(self) -> None:
+        """End the processes of the plug-ins; blocks until they have ended. Idempotent."""
+        self._plugins.close()
+
     async def propose(
         self,
         names: Sequence[str],

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import posixpath
 from collections.abc import Sequence
 from typing import Final
 
@@ -13,7 +12,7 @@ from worker.graph.selection import select
 from worker.graph.snapshot import Snapshot
 from worker.ports import LayerBudget, LayerContribution, RequestFrame, Scope, Subject
 from worker.providers.contribution import ContributionBuilder, layer_text
-from worker.providers.graph import with_state_missing
+from worker.providers.graph import with_missing
 from worker.providers.graph_reader import GraphReader
 from worker.providers.text import fold
 
@@ -50,7 +49,7 @@ class SemanticProvider:
         )
         if answered is None:
             return LayerContribution(layer=self.layer, status="off", reason="not_configured")
-        return with_state_missing(build_passages(answered.answer.passages), answered)
+        return with_missing(build_passages(answered.answer.passages), answered)
 
 
 def render_semantic_context(
@@ -68,8 +67,8 @@ def render_semantic_context(
     """
     if snapshot is None or not _is_open_to(subject):
         return ""
-    text = "\n".join((user_message, *map(posixpath.basename, target_files)))
-    selection = select(link_request(text, (), snapshot), snapshot, task_type=subject.task_type)
+    links = link_request(user_message, target_files, snapshot)
+    selection = select(links, snapshot, task_type=subject.task_type, has_passages=True)
     return layer_text(build_passages(find_passages(selection, snapshot), max_lines=max_lines))
 
 

@@ -28,6 +28,7 @@ from worker.memory.recall import Recall, recall_from
 from worker.memory.summary import Summary, summary_of
 from worker.memory.thread_state import ThreadState
 from worker.ports import RequestFrame, Scope, StorageTier, TokenCounter
+from worker.providers.eager import EagerStarter
 from worker.providers.kept import Kept
 from worker.providers.threads import SourceThreads
 from worker.state.records import WHOLE_PROJECT, Group, instant_of
@@ -181,7 +182,7 @@ class ThreadStates:
         self._threads = threads
         self._tiers = tiers or ContextTierService()
         self._kept = Kept[_Key, _Held[Any]](max_bytes)
-        self._readings: dict[int, asyncio.Task[StateReading]] = {}
+        self._readings: dict[int, asyncio.Future[StateReading]] = {}
         self._waiting: dict[str, set[asyncio.Event]] = {}
 
     async def prepare(self, frame: RequestFrame, scope: Scope) -> None:
@@ -190,11 +191,59 @@ class ThreadStates:
         fails = request.working.failing_tests if request.working is not None else ()
         brought = (request.session, request.plan, request.memory, request.artifacts or None, fails or None)
         if None in brought:
-            reading = self._reading(frame, scope, request.after.event_ids if request.after else ())
-            # The clock starts when the requests of this turn have asked, which together they do at once.
-            await asyncio.sleep(0)
-            moment = min(_MOMENT_SECONDS, _MOMENT_SHARE * request.deadline_ms / 1_000)
-            await asyncio.wait({reading}, timeout=moment)
+            moment_seconds = min(_MOMENT_SECONDS, _MOMENT_SHARE * request.deadline_ms / 1_000)
+            event_ids = request.after.event_ids if request.after is not None else ()
+            try:
+                reading = (
+                    self._reading(frame, scope, event_ids)
+                    if event_ids
+                    else await self._begin(frame, scope, moment_seconds=moment_seconds)
+                )
+            except TimeoutError:
+                # The moment is over; whoever has something to wait for waits for this.
+                self._reading(frame, scope, ())
+                return
+            if not reading.done():
+                await asyncio.wait({reading}, timeout=moment_seconds)
+
+    async def _begin(
+        self, frame: RequestFrame, scope: Scope, *, moment_seconds: float
+    ) -> asyncio.Future[StateReading]:
+        """Ask here how far the state is, which is all where nothing is known or nothing has moved.
+
+        A task for that, and the wait for it, would cost more than the answer. Raises TimeoutError where it
+        does not come within the moment; nothing is kept then.
+        """
+        loop = asyncio.get_running_loop()
+        reading: asyncio.Future[StateReading] = loop.create_future()
+        patience = asyncio.timeout(None)
+
+        def look() -> None:
+            # A turn later once more: one that took long may have the answer, which then waits behind this.
+            patience.reschedule(loop.time())
+
+        def start_clock() -> None:
+            nonlocal timer
+            timer = loop.call_later(moment_seconds, look)
+
+        # The clock starts when the requests of this turn have asked, which together they do at once.
+        timer = loop.call_soon(start_clock)
+        try:
+            async with patience:
+                versions = await self._versions(scope, ())
+            begun = EagerStarter[StateReading]().start(self._read_at(scope, versions))
+        except TimeoutError:
+            raise
+        except Exception as error:  # noqa: BLE001  # not swallowed: every source that asks raises it
+            reading.set_exception(error)
+        else:
+            if isinstance(begun, asyncio.Task):
+                reading = begun
+            else:
+                reading.set_result(begun)
+        finally:
+            timer.cancel()
+        return self._keep(frame, reading)
 
     async def of(self, frame: RequestFrame, scope: Scope, *, layer: PartName) -> StateReading:
         """What the request sees, with all the events that it wants to see; the same for all of its layers.
@@ -237,15 +286,21 @@ class ThreadStates:
 
     def _reading(
         self, frame: RequestFrame, scope: Scope, event_ids: Sequence[str]
-    ) -> asyncio.Task[StateReading]:
-        key = id(frame)
-        reading = self._readings.get(key)
-        if reading is None:
-            reading = asyncio.create_task(self._read(scope, event_ids), name="read state")
-            # Whoever waited has raised its error; nobody may have.
+    ) -> asyncio.Future[StateReading]:
+        return self._readings.get(id(frame)) or self._keep(
+            frame, asyncio.create_task(self._read(scope, event_ids), name="read state")
+        )
+
+    def _keep(
+        self, frame: RequestFrame, reading: asyncio.Future[StateReading]
+    ) -> asyncio.Future[StateReading]:
+        # Whoever waited has raised its error; nobody may have.
+        if reading.done():
+            reading.exception()
+        else:
             reading.add_done_callback(lambda done: done.cancelled() or done.exception())
-            self._readings[key] = reading
-            weakref.finalize(frame, self._drop, key)
+        self._readings[id(frame)] = reading
+        weakref.finalize(frame, self._drop, id(frame))
         return reading
 
     def _drop(self, key: int) -> None:
@@ -255,10 +310,15 @@ class ThreadStates:
             reading.cancel()
 
     async def _read(self, scope: Scope, event_ids: Sequence[str]) -> StateReading:
+        return await self._read_at(scope, await self._versions(scope, event_ids))
+
+    async def _read_at(self, scope: Scope, versions: Mapping[Place, int]) -> StateReading:
+        """What is known at these versions; waits for nothing where all of it is kept."""
+        if not versions:
+            return _NOTHING_KNOWN
         project_id, thread_id = scope.project_id, scope.thread_id or WHOLE_PROJECT
-        threads = [WHOLE_PROJECT] if thread_id == WHOLE_PROJECT else [thread_id, WHOLE_PROJECT]
+        threads = _threads_of(scope)
         try:
-            versions = await self._versions(project_id, threads, event_ids)
             held = await self._places(project_id, versions)
         except StoreUnavailable as error:
             raise StateUnavailable(str(error)) from error
@@ -284,14 +344,22 @@ class ThreadStates:
             tiers=self._tiers,
         )
 
-    async def _versions(
+    async def _versions(self, scope: Scope, event_ids: Sequence[str]) -> Mapping[Place, int]:
+        """How far the state is, once it holds the events. Raises StateUnavailable."""
+        project_id, threads = scope.project_id, _threads_of(scope)
+        try:
+            if not event_ids:
+                return (await self._store.heads(project_id, threads)).versions
+            return await self._versions_with(project_id, threads, event_ids)
+        except StoreUnavailable as error:
+            raise StateUnavailable(str(error)) from error
+
+    async def _versions_with(
         self, project_id: str, threads: Sequence[str], event_ids: Sequence[str]
     ) -> Mapping[Place, int]:
-        """How far the state is, once it holds the events."""
         changed = asyncio.Event()
-        if event_ids:
-            self._waiting.setdefault(project_id, set()).add(changed)
-        patience = _WAITING_FAILURES if event_ids else 0
+        self._waiting.setdefault(project_id, set()).add(changed)
+        patience = _WAITING_FAILURES
         try:
             while True:
                 # Before the store is asked: a change in between must not be slept through.
@@ -355,7 +423,7 @@ class ThreadStates:
         return Memories(memories_of(thread, project), index), uses_of((*project, *thread))
 
     async def _run(self, size_bytes: int, work: Callable[[], T]) -> T:
-        return await self._threads.run(work) if size_bytes > _HEAVY_BYTES else work()
+        return await self._threads.compute(work) if size_bytes > _HEAVY_BYTES else work()
 
 
 Entities = Sequence[Entity]
@@ -370,6 +438,11 @@ class _Held(Generic[T]):
     versions: tuple[int, ...]
     value: T
     size: int
+
+
+def _threads_of(scope: Scope) -> list[str]:
+    """Where what the request sees was told: in its thread, and in its project as a whole."""
+    return [WHOLE_PROJECT] if not scope.thread_id else [scope.thread_id, WHOLE_PROJECT]
 
 
 _NOTHING_KNOWN: Final = StateReading(

@@ -17,7 +17,7 @@ from worker.budget.utf8 import well_formed
 from worker.errors import Unavailable
 from worker.graph.answers import GraphAnswer, GraphFact
 from worker.ports import LayerBudget, LayerContribution, RequestFrame, Scope
-from worker.providers.contribution import ContributionBuilder
+from worker.providers.contribution import ContributionBuilder, no_content
 from worker.providers.diff import FileDiff, split_diff
 from worker.providers.graph_reader import GraphReader
 from worker.providers.offload import run_by_weight
@@ -105,6 +105,8 @@ class TaskProvider:
     async def _build(
         self, context: object, diff: str | None, failing: FailingTests, facts: FactsSection | None
     ) -> LayerContribution:
+        if context is None and diff is None and facts is None and not failing.tests:
+            return no_content(self.layer, "no_data")
         build = partial(build_task, context, diff, failing, facts)
         return await run_by_weight(self._threads, build, context, diff, failing.tests)
 

@@ -14,9 +14,14 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from contextvars import Context, copy_context
+from functools import partial
 from typing import Any, Final, Generic, TypeVar, cast
 
+from worker.turns import TURNS
+
 MAX_THREADS: Final = 16
+IDLE_SECONDS: Final = 2.0
+"""How long a thread waits for more work before it ends."""
 
 T = TypeVar("T")
 
@@ -24,20 +29,25 @@ T = TypeVar("T")
 class SourceThreads:
     """At most so many threads at a time, started as they are needed; more work waits its turn.
 
-    They are daemons: one that hangs does not keep the process from ending. Used from event loops.
+    One that has done its work waits a moment for more: whoever starts a thread waits until it runs, and that
+    would be the event loop. They are daemons: one that hangs does not keep the process from ending. Used from
+    event loops.
     """
 
     def __init__(self, *, max_threads: int = MAX_THREADS) -> None:
         """Start none yet. As many as calls may be left behind, or the cap on those is never reached."""
         self._max_threads = max_threads
-        self._lock = threading.Lock()
+        self._changed = threading.Condition()
         self._waiting: deque[_Work[Any]] = deque()
-        self._running = 0
+        self._threads = 0
+        self._idle = 0
+        """Of the threads, those that wait for work; who was told of some waits until it has it."""
 
     @property
     def running(self) -> int:
         """Threads that are at work now, hung ones included."""
-        return self._running
+        with self._changed:
+            return self._threads - self._idle
 
     async def run(self, work: Callable[[], T], *, stop: threading.Event | None = None) -> T:
         """What `work` returns or raises, from a thread in a copy of this context.
@@ -58,22 +68,30 @@ class SourceThreads:
             raise
         return mine.outcome.result()
 
+    async def compute(self, work: Callable[[], T]) -> T:
+        """The same, for work that waits for nothing but the processor: it takes its turn with others."""
+        return await self.run(partial(TURNS.run, work))
+
     def _begin_or_queue(self, work: _Work[Any]) -> None:
-        with self._lock:
+        with self._changed:
             self._waiting.append(work)
-            if self._running >= self._max_threads:
+            if len(self._waiting) <= self._idle:
+                self._changed.notify()
                 return
-            self._running += 1
+            if self._threads >= self._max_threads:
+                return
+            self._threads += 1
         try:
             threading.Thread(target=self._work_off, name="source", daemon=True).start()
         except RuntimeError:  # this process may have no more threads
-            self._running -= 1
+            with self._changed:
+                self._threads -= 1
             self._withdraw(work)
             raise
 
     def _withdraw(self, work: _Work[Any]) -> bool:
         """Take back work that no thread has begun; whether there was any."""
-        with self._lock:
+        with self._changed:
             try:
                 self._waiting.remove(work)
             except ValueError:
@@ -81,13 +99,21 @@ class SourceThreads:
             return True
 
     def _work_off(self) -> None:
-        while True:
-            with self._lock:
-                if not self._waiting:
-                    self._running -= 1
-                    return
-                work = self._waiting.popleft()
+        while (work := self._next()) is not None:
             work.run()
+            # It holds all that it worked on, which a thread without work must not.
+            del work
+
+    def _next(self) -> _Work[Any] | None:
+        """The next work; None, and one thread less, where there was none for a while."""
+        with self._changed:
+            self._idle += 1
+            self._changed.wait_for(lambda: self._waiting, timeout=IDLE_SECONDS)
+            self._idle -= 1
+            if not self._waiting:
+                self._threads -= 1
+                return None
+            return self._waiting.popleft()
 
 
 class _Work(Generic[T]):

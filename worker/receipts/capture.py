@@ -23,6 +23,7 @@ from pydantic_core import from_json
 
 from schemas.codes import LayerReason, LayerStatus, PartName, TaskType
 from schemas.request import AssemblyRequest
+from schemas.times import format_time
 from schemas.wire import canonical_json, sha256_hex
 from worker.budget.models import ModelSpec
 from worker.errors import WorkerError
@@ -32,8 +33,6 @@ from worker.planning import ContentPolicy, Plan
 from worker.ports import GraphMeasures, LayerContribution, RequestFrame, Subject
 
 CAPTURE_VERSION: Final = 1
-DEFAULT_MAX_CAPTURE_BYTES: Final = 4_000_000
-"""Before compression; a bundle of 128,000 tokens from sources twice as large has some 1.2 MB."""
 
 _FOR_SOURCES: Final = ("session", "plan", "memory", "artifacts", "pack", "working")
 """Of a request: read by the sources and by nothing that comes after them."""
@@ -68,13 +67,11 @@ class Contributed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Header:
-    """What a capture holds beside the request and the sources."""
+class _SharedFields:
+    """What a header says of the tables and settings."""
 
     kind: Literal["capture"] = "capture"
     version: int = CAPTURE_VERSION
-    request_digest: str
-    as_of: datetime
     subject: Subject
     task_type: TaskType
     model: str
@@ -84,9 +81,18 @@ class Header:
     """Where the request names none."""
     settings_digest: str
     code_version: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Header(_SharedFields):
+    """What a capture holds beside the request and the sources."""
+
+    request_digest: str
+    as_of: datetime
     is_masking: bool
     masked: Mapping[str, int]
     snapshot_id: str | None
+    parent_request_id: str | None = None
     proposals: tuple[PluginProposal, ...] = ()
 
 
@@ -110,7 +116,11 @@ class Capture:
         """The request as it was analysed."""
         header = self.header
         return RequestFrame(
-            request=self.request, subject=header.subject, task_type=header.task_type, as_of=header.as_of
+            request=self.request,
+            subject=header.subject,
+            task_type=header.task_type,
+            as_of=header.as_of,
+            parent_request_id=header.parent_request_id,
         )
 
 
@@ -151,6 +161,8 @@ def _written(contribution: LayerContribution) -> Contributed:
 
 
 _HEADER: Final = TypeAdapter(Header)
+_SHARED_FIELDS: Final = TypeAdapter(_SharedFields)
+_PROPOSALS: Final = TypeAdapter(tuple[PluginProposal, ...])
 
 
 def write_capture(
@@ -192,22 +204,52 @@ def _header(
     proposals: Sequence[PluginProposal],
 ) -> bytes:
     graph = admitted.contributions.get("graph")
-    header = Header(
-        request_digest=request_digest,
-        as_of=frame.as_of,
+    snapshot_id = graph.measures.snapshot_id if graph is not None and graph.measures is not None else None
+    policy, model = plan.policy, plan.window.model
+    shared = _shared_fields(
         subject=frame.subject,
         task_type=frame.task_type,
-        model=plan.window.model,
-        spec=plan.policy.models.get(plan.window.model),
-        strategy=plan.policy.default_strategy,
-        settings_digest=plan.policy.settings_digest,
-        code_version=plan.policy.code_version,
-        is_masking=admitted.is_masking,
-        masked=admitted.masked,
-        snapshot_id=graph.measures.snapshot_id if graph is not None and graph.measures is not None else None,
-        proposals=tuple(proposals),
+        model=model,
+        spec=policy.models.get(model),
+        strategy=policy.default_strategy,
+        settings_digest=policy.settings_digest,
+        code_version=policy.code_version,
     )
-    return _HEADER.dump_json(header)
+    own = {
+        "as_of": format_time(frame.as_of),
+        "is_masking": admitted.is_masking,
+        "masked": dict(admitted.masked),
+        "parent_request_id": frame.parent_request_id,
+        "request_digest": request_digest,
+        "snapshot_id": snapshot_id,
+    }
+    said = b',"proposals":' + _PROPOSALS.dump_json(tuple(proposals)) if proposals else b""
+    return b"".join([b"{", shared, b",", canonical_json(own)[1:-1], said, b"}"])
+
+
+# The same for all requests of one subject and model: nine in ten bytes of the header.
+@lru_cache(maxsize=1_024)
+def _shared_fields(
+    *,
+    subject: Subject,
+    task_type: TaskType,
+    model: str,
+    spec: ModelSpec | None,
+    strategy: str,
+    settings_digest: str,
+    code_version: str,
+) -> bytes:
+    """Kind, version, and what the tables and settings say, as JSON without its braces."""
+    shared = _SharedFields(
+        subject=subject,
+        task_type=task_type,
+        model=model,
+        spec=spec,
+        strategy=strategy,
+        settings_digest=settings_digest,
+        code_version=code_version,
+    )
+    return _SHARED_FIELDS.dump_json(shared)[1:-1]
 
 
 def request_line(request: AssemblyRequest, meaning: bytes) -> bytes:

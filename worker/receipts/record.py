@@ -34,7 +34,7 @@ from worker.fusion.payload import spans_of
 from worker.fusion.pipeline import Candidates
 from worker.fusion.protocols import Placed
 from worker.planning import Plan
-from worker.ports import Absorbed, Fragment, RequestFrame, TokenCounter
+from worker.ports import Absorbed, Fragment, RequestFrame, TokenCounter, source_of
 from worker.receipts.capture import Contributed, contributed
 
 
@@ -47,6 +47,8 @@ class Recorded:
     receipt_id: str
     counts: ReceiptCounts
     sources: Mapping[PartName, Contributed]
+    tokens_by_source: dict[str, int]
+    """Tokens of the shown fragments by where they come from, by name; headings and marks are no source's."""
 
 
 def write_record(
@@ -92,12 +94,22 @@ def write_record(
         receipt_id=receipt_id(frame.request.project_id, context_hash, record),
         counts=_counts(considered, kept),
         sources=sources,
+        tokens_by_source=_by_source(sealed, tokens),
     )
 
 
 @lru_cache(maxsize=1_024)
 def _counts(considered: int, kept: int) -> ReceiptCounts:
     return ReceiptCounts(considered=considered, kept=kept, dropped=considered - kept)
+
+
+def _by_source(sealed: Sealed, tokens: Mapping[str, int]) -> dict[str, int]:
+    sums: dict[str, int] = {}
+    for packed in sealed.packed.values():
+        for placed in packed.placed:
+            source = source_of(placed.fragment.node)
+            sums[source] = sums.get(source, 0) + tokens.get(placed.fragment.key, 0)
+    return dict(sorted(sums.items()))
 
 
 def shown_tokens(sealed: Sealed, counter: TokenCounter) -> dict[str, int]:
@@ -107,7 +119,7 @@ def shown_tokens(sealed: Sealed, counter: TokenCounter) -> dict[str, int]:
     """
     content = sealed.messages[-1].content
     places: list[tuple[str, int, int]] = []
-    offset = len(sealed.preamble)
+    offset = len(sealed.preamble) + len(sealed.template)
     for layer in PARTS:
         if layer == "system":
             continue
@@ -285,19 +297,17 @@ def _record(
     graph = admitted.contributions.get("graph")
     snapshot_id = graph.measures.snapshot_id if graph is not None and graph.measures is not None else None
     masked = f'"masked_secrets":{sum(admitted.masked.values())},' if admitted.is_masking else ""
-    return "".join(
-        [
-            f'{{"as_of":"{format_time(frame.as_of)}","code_version":{_text(plan.policy.code_version)}',
-            f',"encoding":{_text(plan.window.encoding)},"failures":[{failures}]',
-            f',"fragments":[{",".join(written.lines)}],"kind":"receipt",{masked}',
-            f'"model":{_text(plan.window.model)},"omitted":[{",".join(_rest(written))}]',
-            f',"request_digest":"{request_digest}","request_line_digest":"{request_line_digest}"',
-            f',"schema_version":"{SCHEMA_VERSION}"',
-            f',"settings_digest":{_text(plan.policy.settings_digest)}',
-            f',"snapshot_id":{_text(snapshot_id)}' if snapshot_id else "",
-            f',"sources":[{_sources(sources)}]',
-            f',"strategies":[{",".join(map(_text, execution.strategies_used))}]}}',
-        ]
+    snapshot = f',"snapshot_id":{_text(snapshot_id)}' if snapshot_id else ""
+    policy, window = plan.policy, plan.window
+    return (
+        f'{{"as_of":"{format_time(frame.as_of)}","code_version":{_text(policy.code_version)}'
+        f',"encoding":{_text(window.encoding)},"failures":[{failures}]'
+        f',"fragments":[{",".join(written.lines)}],"kind":"receipt",{masked}'
+        f'"model":{_text(window.model)},"omitted":[{",".join(_rest(written))}]'
+        f',"request_digest":"{request_digest}","request_line_digest":"{request_line_digest}"'
+        f',"schema_version":"{SCHEMA_VERSION}","settings_digest":{_text(policy.settings_digest)}{snapshot}'
+        f',"sources":[{_sources(sources)}]'
+        f',"strategies":[{",".join(map(_text, execution.strategies_used))}]}}'
     ).encode()
 
 
@@ -308,8 +318,7 @@ def _rest(written: _Lines) -> Iterator[str]:
         )
 
 
-# Of most requests most sources have nothing, and say so in the same words.
-@lru_cache(maxsize=1_024)
+# Not remembered: who remembers it keeps all that the sources of a request gave.
 def _sources(sources: tuple[Contributed, ...]) -> str:
     return ",".join([_source(source) for source in sources])
 

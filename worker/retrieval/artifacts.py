@@ -5,17 +5,29 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from schemas.citations import CitationKind
 from schemas.tools import MAX_NEAR, GetArtifactArguments
+from worker.citations.labels import shorts_of
 from worker.graph.rendering import one_line
 from worker.ports import Scope
 from worker.providers.threads import SourceThreads
 from worker.retrieval.entities import most_alike
 from worker.retrieval.found import Found, Piece, ToolFailed
+from worker.retrieval.short_ids import short_in
 from worker.state.records import WHOLE_PROJECT
 from worker.state.store import Place, StateStore
 from worker.state.view import Entity, decode_group
 
 _LISTED: Final = 1_000
+
+
+def _own_id(scope: Scope, text: str, known: Sequence[Entity]) -> str:
+    """The artifact's own id where the text is the short one of a prompt; else the text."""
+    short = short_in(text)
+    if short is None:
+        return text
+    identities: list[tuple[CitationKind, str]] = [("artifact", one.id) for one in known]
+    return shorts_of([short], identities, scope).get(short, text)
 
 
 class Artifacts:
@@ -29,7 +41,8 @@ class Artifacts:
     async def get(self, scope: Scope, arguments: GetArtifactArguments) -> Found:
         """The artifact with its whole content. Raises ToolFailed, `not_found`, and StoreUnavailable."""
         known = await self._known(scope)
-        found = next((one for one in known if one.id == arguments.artifact_id), None)
+        wanted = _own_id(scope, arguments.artifact_id, known)
+        found = next((one for one in known if one.id == wanted), None)
         if found is None:
             near = most_alike([one.id for one in known[:_LISTED]], arguments.artifact_id)
             raise ToolFailed(

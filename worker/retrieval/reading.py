@@ -10,6 +10,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from typing import Final
 
+import numpy as np
+
 from schemas.graph import Relation
 from schemas.tools import (
     GetCodeArguments,
@@ -42,13 +44,13 @@ _LEADS: Final[tuple[tuple[Relation, str, str], ...]] = (
 )
 """Relations that are followed, in their order here, and how each reads along and against its direction."""
 
-_LEAD_OF: Final = {
-    **{kind(relation): (place, along) for place, (relation, along, _) in enumerate(_LEADS)},
-    **{
-        kind(relation, backward=True): (place + len(_LEADS), against)
-        for place, (relation, _, against) in enumerate(_LEADS)
-    },
-}
+_KINDS: Final = np.array(
+    [kind(relation, backward=backward) for backward in (False, True) for relation, _, _ in _LEADS],
+    dtype=np.int8,
+)
+_READINGS: Final = (*(along for _, along, _ in _LEADS), *(against for _, _, against in _LEADS))
+_AT_ONCE: Final = 256
+"""Half-edges that are read together: of a hub with thousands a call shows few."""
 _CODE: Final = frozenset({"Module", "Class", "Function", "Chunk"})
 
 
@@ -149,15 +151,17 @@ def _around(snapshot: Snapshot, root: int, depth: int) -> tuple[list[list[Piece]
 
 
 def _edges(snapshot: Snapshot, node: int) -> Iterator[tuple[str, int]]:
-    """How each half-edge reads and where it leads, by relation, direction and target."""
+    """How each half-edge reads and where it leads, by direction, relation and target. Lazy."""
     edges = snapshot.edges
-    run = slice(int(edges.starts[node]), int(edges.starts[node + 1]))
-    near = zip(
-        edges.kinds[run].tolist(), edges.targets[run].tolist(), edges.weights[run].tolist(), strict=True
-    )
-    known = [(*_LEAD_OF[number], target, weight) for number, target, weight in near if number in _LEAD_OF]
-    for _, lead, target, weight in sorted(known):
-        yield (lead if weight == 1.0 else f"perhaps {lead}"), target
+    start, end = int(edges.starts[node]), int(edges.starts[node + 1])
+    # Ordered by kind and target, so those of one kind stand together.
+    kinds = edges.kinds[start:end]
+    firsts, lasts = kinds.searchsorted(_KINDS).tolist(), kinds.searchsorted(_KINDS, side="right").tolist()
+    for lead, first, last in zip(_READINGS, firsts, lasts, strict=True):
+        for at in range(start + first, start + last, _AT_ONCE):
+            run = slice(at, min(at + _AT_ONCE, start + last))
+            near = zip(edges.targets[run].tolist(), edges.weights[run].tolist(), strict=True)
+            yield from ((lead if weight == 1.0 else f"perhaps {lead}", target) for target, weight in near)
 
 
 def _definitions(snapshot: Snapshot, root: int) -> Iterator[int]:

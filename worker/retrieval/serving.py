@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, Protocol
 
 from schemas.tools import ToolRequest, ToolResult
 from worker.ports import Scope
-from worker.retrieval.recording import tool_record
+from worker.retrieval.recording import call_records
 from worker.retrieval.toolbox import ToolAnswer
 from worker.state.writing import StateWriter
 
@@ -17,7 +18,13 @@ class Tools(Protocol):
     """Serves calls, as `worker.retrieval.toolbox.Toolbox` does."""
 
     async def call(
-        self, scope: Scope, tool: str, arguments: Mapping[str, Any], *, budget_tokens: int | None = None
+        self,
+        scope: Scope,
+        tool: str,
+        arguments: Mapping[str, Any],
+        *,
+        budget_tokens: int | None = None,
+        request_id: str | None = None,
     ) -> ToolAnswer:
         """What the tool says; an error is an answer, too."""
         ...
@@ -31,11 +38,22 @@ async def serve_call(
     Raises StoreUnavailable where that cannot be noted.
     """
     scope = Scope(project_id=request.project_id, thread_id=request.thread_id)
-    answer = await tools.call(scope, request.tool, request.arguments, budget_tokens=request.budget_tokens)
+    answer = await tools.call(
+        scope,
+        request.tool,
+        request.arguments,
+        budget_tokens=request.budget_tokens,
+        request_id=request.request_id,
+    )
     if answer.error is None:
-        note = tool_record(scope, request_id=request.request_id, tool=request.tool, answered_at=answered_at)
-        if note is not None:
-            await writer.apply(request.project_id, note)
+        notes = call_records(
+            scope,
+            request_id=request.request_id,
+            tool=request.tool,
+            shown=answer.texts,
+            answered_at=answered_at,
+        )
+        await asyncio.gather(*(writer.apply(request.project_id, note) for note in notes))
     return ToolResult(
         call_id=request.call_id,
         project_id=request.project_id,

@@ -25,7 +25,6 @@ from worker.code.contracts import contract_shape, contract_skeleton
 from worker.code.parameters import ParameterReport, report_parameters
 from worker.code.shapes import Escape, Shape, shape_of
 from worker.code.shapes import skeleton_diff as difference_of
-from worker.code.skeletons import skeleton as skeleton_of
 from worker.code.stored_source import nodes_of_file, source_of_nodes
 from worker.code.trace_lint import trace_lint as lint
 from worker.code.trace_lint import trace_statuses
@@ -35,6 +34,7 @@ from worker.graph.rendering import NodeText, fenced, one_line
 from worker.graph.snapshot import Snapshot
 from worker.retrieval.entities import find_entity
 from worker.retrieval.found import Found, Piece, ToolFailed, heading
+from worker.retrieval.parsed import shape_of_file, skeleton_of_file
 
 T = TypeVar("T")
 
@@ -140,8 +140,7 @@ def skeleton(snapshot: Snapshot, arguments: SkeletonArguments) -> Found:
             pieces=(Piece(text=f"{title}\n{_code(asked.text, asked.language)}{unread}", node_id=nodes[0].id),)
         )
     qualname = root.property("qualname") if root.label in _DEFINITIONS else None
-    language = nodes[0].language
-    found = _supported(skeleton_of(source_of_nodes(nodes), language=language, qualname=qualname))
+    found = _supported(skeleton_of_file(nodes, qualname=qualname))
     shown = root if qualname else nodes[0]
     partly = ", partly parsed" if found.is_partly_parsed else ""
     title = heading(shown, f"skeleton, {found.definitions} definitions{partly}")
@@ -154,9 +153,7 @@ def skeleton_diff(snapshot: Snapshot, arguments: SkeletonDiffArguments) -> Found
     if nodes[0].language != "python":
         raise ToolFailed("not_supported", "shapes are compared of Python alone")
     contract = arguments.contract
-    expected: Shape = _supported(
-        shape_of(source_of_nodes(nodes)) if contract is None else contract_shape(contract)
-    )
+    expected: Shape = _supported(shape_of_file(nodes) if contract is None else contract_shape(contract))
     found = difference_of(expected, _supported(shape_of(arguments.source)))
     path = nodes[0].path
     title = f"# {path}: {_counted(found.escapes, 'structural escape')}"

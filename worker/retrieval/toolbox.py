@@ -49,6 +49,7 @@ from worker.retrieval.entities import entry_names, entry_refs
 from worker.retrieval.found import MAX_RECEIPT_NODES, Found, ToolFailed, Written, write
 from worker.retrieval.reading import get_code, get_context, get_requirements, get_tests
 from worker.retrieval.searching import search_code
+from worker.retrieval.short_ids import ShortIds, short_in
 from worker.retrieval.structure import (
     branch_tests,
     branches,
@@ -66,6 +67,7 @@ log = structlog.get_logger()
 A = TypeVar("A")
 
 _MAX_PROBLEMS: Final = 5
+_NOT_INDEXED: Final = "the project has no index yet; sync or index it first"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,6 +148,8 @@ class ToolAnswer:
     is_truncated: bool = False
     next_offset: int | None = None
     receipt: ToolReceipt | None = None
+    texts: tuple[str, ...] = ()
+    """Ids of what more than a line was shown of."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,6 +175,7 @@ class Toolbox:
         counter: TokenCounter,
         policy: ToolPolicy,
         telemetry: Telemetry,
+        short_ids: ShortIds,
         graph_tools: Sequence[GraphTool[Any]] = GRAPH_TOOLS,
     ) -> None:
         """`counter` is the default model's; all work on texts and graphs is done in `threads`."""
@@ -181,6 +186,7 @@ class Toolbox:
         self._counter = counter
         self._policy = policy
         self._telemetry = telemetry
+        self._short_ids = short_ids
         self._graph_tools = {tool.name: tool for tool in graph_tools}
         self._arguments: dict[str, type[Any]] = {
             **{name: tool.arguments for name, tool in self._graph_tools.items()},
@@ -194,10 +200,17 @@ class Toolbox:
         return tuple(_spec(name, self._arguments[name]) for name in sorted(self._arguments))
 
     async def call(
-        self, scope: Scope, tool: str, arguments: Mapping[str, Any], *, budget_tokens: int | None = None
+        self,
+        scope: Scope,
+        tool: str,
+        arguments: Mapping[str, Any],
+        *,
+        budget_tokens: int | None = None,
+        request_id: str | None = None,
     ) -> ToolAnswer:
         """What the tool says. Same call, same state, same answer.
 
+        An entity may be named by the short id that prompts of the thread show; `request_id` says which.
         At most `budget_tokens`, or the default, and never more than the policy's maximum. A store that is
         away, and one that takes too long, is the error `unavailable`.
         """
@@ -205,7 +218,7 @@ class Toolbox:
         try:
             read = self._validated(tool, arguments)
             async with asyncio.timeout(self._policy.timeout_seconds):
-                return await self._answer(scope, tool, read, budget)
+                return await self._answer(scope, tool, read, budget, request_id)
         except ToolFailed as failure:
             error = ToolError(code=failure.code, message=failure.message, near=failure.near)
         except (Unavailable, TimeoutError) as cause:
@@ -213,15 +226,18 @@ class Toolbox:
             error = ToolError(code="unavailable", message="what the tool reads is away; call again later")
         return ToolAnswer(error=error)
 
-    async def _answer(self, scope: Scope, tool: str, read: ToolArguments, budget: int) -> ToolAnswer:
+    async def _answer(
+        self, scope: Scope, tool: str, read: ToolArguments, budget: int, request_id: str | None
+    ) -> ToolAnswer:
         match read:
             case GetArtifactArguments():
                 with self._telemetry.step(SPAN_TOOL_READ):
                     found = await self._artifacts.get(scope, read)
-                return await self._threads.run(lambda: self._written(scope, found, budget, None))
+                return await self._threads.compute(lambda: self._written(scope, found, budget, None))
             case GetBundleArguments():
                 return await self._bundle(scope, read, budget)
             case _:
+                read = await self._with_own_id(scope, read, request_id)
                 return await self._graph(scope, self._graph_tools[tool], read, budget)  # pyright: ignore[reportArgumentType]  # validated: the name is one of them
 
     async def _graph(self, scope: Scope, tool: GraphTool[Any], read: object, budget: int) -> ToolAnswer:
@@ -229,21 +245,36 @@ class Toolbox:
         with self._telemetry.step(SPAN_TOOL_READ):
             snapshot = await self._snapshots.latest(scope.project_id, roots=roots, names=names)
         if snapshot is None:
-            raise ToolFailed("not_indexed", "the project has no index yet; sync or index it first")
+            raise ToolFailed("not_indexed", _NOT_INDEXED)
         with self._telemetry.step(SPAN_TOOL_RUN):
-            return await self._threads.run(
+            return await self._threads.compute(
                 lambda: self._written(scope, tool.run(snapshot, read), budget, snapshot)
             )
+
+    async def _with_own_id(self, scope: Scope, read: ToolArguments, request_id: str | None) -> ToolArguments:
+        """The arguments with an entity's own id in place of a short one. Raises ToolFailed."""
+        field = next((name for name in ("entity_id", "entity") if name in type(read).model_fields), None)
+        short = None if field is None else short_in(getattr(read, field))
+        if field is None or short is None:
+            return read
+        with self._telemetry.step(SPAN_TOOL_READ):
+            own_id = None if request_id is None else await self._short_ids.shown(scope, request_id, short)
+            if own_id is None:
+                snapshot = await self._snapshots.latest(scope.project_id, roots=())
+                if snapshot is None:
+                    raise ToolFailed("not_indexed", _NOT_INDEXED)
+                own_id = await self._threads.compute(lambda: self._short_ids.in_graph(snapshot, scope, short))
+        return read.model_copy(update={field: own_id})
 
     async def _bundle(self, scope: Scope, read: GetBundleArguments, budget: int) -> ToolAnswer:
         with self._telemetry.step(SPAN_TOOL_READ):
             body = await read_bundle(self._bundles, scope, read.digest)
-        piece = await self._threads.run(
+        piece = await self._threads.compute(
             lambda: cut_bundle(body, read, budget_tokens=budget, counter=self._counter)
         )
         return ToolAnswer(
             content=piece.content,
-            tokens=await self._threads.run(lambda: self._counter.count(piece.content)),
+            tokens=await self._threads.compute(lambda: self._counter.count(piece.content)),
             is_truncated=piece.next_offset is not None,
             next_offset=piece.next_offset,
         )
@@ -261,6 +292,7 @@ class Toolbox:
             tokens=written.tokens,
             is_truncated=written.is_truncated,
             receipt=_receipt(written, snapshot),
+            texts=written.texts,
         )
 
     def _validated(self, tool: str, arguments: Mapping[str, Any]) -> ToolArguments:

@@ -81,7 +81,8 @@ class StateStore(Protocol):
     async def compact(self, project_id: str, *, before_us: int) -> int:
         """Forget single events from before that instant, keeping what they came to; returns how many.
 
-        An event from before it that arrives afterwards is `late`.
+        The last one about each thing stays, so that whoever waits for the last that he knows of does not wait
+        in vain. An event from before that instant that arrives afterwards is `late`.
         """
         ...
 

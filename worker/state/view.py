@@ -121,6 +121,8 @@ def session_of(thread: Sequence[Entity], project: Sequence[Entity]) -> SessionCo
 def plan_of(thread: Sequence[Entity], project: Sequence[Entity], plan_id: str | None) -> StoredPlan | None:
     """The named plan; else the last one set that has not ended, of the thread, else of the project."""
     for entities in (thread, project):
+        if not entities:
+            continue
         plans = [e for e in _of(entities, "plan") if "body" in e.document]
         if plan_id is not None:
             found = next((e for e in plans if e.id == plan_id), None)
@@ -177,10 +179,15 @@ class Signals:
     """Paths that failed, then paths that were touched, the newest first, each once."""
 
 
+_NO_SIGNALS: Final = Signals(failing_tests=(), more_failing_tests=0, files=())
+
+
 def signals_of(
     thread: Sequence[Entity], project: Sequence[Entity], *, as_of: datetime, keep: timedelta
 ) -> Signals:
     """What is not older than `keep` at `as_of`."""
+    if not thread and not project:
+        return _NO_SIGNALS
     oldest_us = microseconds(as_of - keep)
     both = [*thread, *project]
     failing = sorted(

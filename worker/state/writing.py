@@ -45,12 +45,18 @@ class StateWriter:
         await one.future
 
     async def _write(self, project_id: str) -> None:
+        batch: list[_Waiting] = []
         try:
             while waiting := self._waiting.pop(project_id, []):
                 batch, rest = waiting[:_MAX_BATCH], waiting[_MAX_BATCH:]
                 if rest:
                     self._waiting[project_id] = rest
                 await self._write_batch(project_id, batch)
+        except BaseException:
+            # Whatever ends this task: nobody is to wait for it for ever.
+            for one in (*batch, *self._waiting.pop(project_id, [])):
+                one.future.cancel()
+            raise
         finally:
             del self._writing[project_id]
 

@@ -10,8 +10,9 @@ its lock was waited for: so its work must be fit to run twice.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any, Final, LiteralString, TypeVar, cast
 
 from neo4j import (
@@ -35,6 +36,7 @@ from neo4j.exceptions import (
 )
 
 from worker.errors import StoreUnavailable
+from worker.tls import client_context, tls_problem
 
 STORE: Final = "neo4j"
 _RETRY_PAUSE_SECONDS: Final = 0.05
@@ -59,18 +61,28 @@ class Neo4jLink:
         user: str,
         password: str,
         database: str | None = None,
+        ca_file: Path | None = None,
         connect_timeout_seconds: float = 0.5,
         acquire_timeout_seconds: float = 1.0,
         retry_seconds: float = 0.8,
     ) -> None:
-        """Touch nothing yet."""
+        """Touch nothing yet. With `ca_file`, a `+s` address trusts those authorities alone.
+
+        Raises ValueError where that file holds no certificates.
+        """
         self._url = url
+        self._tls: dict[str, Any] = {}
+        if ca_file is not None:
+            # The driver takes authorities of one's own only beside an address that does not say `+s`.
+            self._url = url.replace("+s://", "://", 1)
+            self._tls = {"ssl_context": client_context(ca_file=ca_file)}
         self._auth = (user, password)
         self._database = database
         self._connect_timeout_seconds = connect_timeout_seconds
         self._acquire_timeout_seconds = acquire_timeout_seconds
         self._retry_seconds = retry_seconds
         self._driver: AsyncDriver | None = None
+        self._calls: set[asyncio.Task[Any]] = set()  # the event loop itself holds tasks only weakly
         self._is_closed = False
 
     async def read(self, work: Work[T], *, timeout_seconds: float) -> T:
@@ -97,12 +109,15 @@ class Neo4jLink:
         It may take locks, and run again; its text is made as for `rows`.
         """
         query = Query(cast("LiteralString", statement), timeout=timeout_seconds + _SERVER_SECONDS_MORE)
+        return await self._bounded(self._ask(query, dict(parameters)), timeout_seconds)
+
+    async def _ask(self, query: Query, parameters: dict[str, Any]) -> list[list[Any]]:
         loop = asyncio.get_running_loop()
         is_over_at = loop.time() + self._retry_seconds
-        async with self._session(WRITE_ACCESS, timeout_seconds) as session:
+        async with self._session(WRITE_ACCESS) as session:
             while True:
                 try:
-                    result = await session.run(query, dict(parameters))
+                    result = await session.run(query, parameters)
                     return [list(record.values()) async for record in result]
                 except (DriverError, Neo4jError) as error:
                     if not (error.is_retryable() or _is_gone(error)) or loop.time() > is_over_at:
@@ -135,6 +150,7 @@ class Neo4jLink:
                 max_transaction_retry_time=self._retry_seconds,
                 notifications_min_severity=NotificationMinimumSeverity.OFF,
                 telemetry_disabled=True,
+                **self._tls,
             )
         except (ConfigurationError, ValueError):
             # Its own message shows the address, which may hold a password.
@@ -143,7 +159,34 @@ class Neo4jLink:
     async def _run(self, access: str, work: Work[T], timeout_seconds: float) -> T:
         # The server ends the transaction too, a little later, should nobody be left to roll it back.
         bounded = unit_of_work(timeout=timeout_seconds + _SERVER_SECONDS_MORE)(work)
-        async with self._session(access, timeout_seconds) as session:
+        return await self._bounded(self._transact(access, bounded), timeout_seconds)
+
+    async def _bounded(self, call: Coroutine[Any, Any, T], timeout_seconds: float) -> T:
+        """What the call gives. Raises StoreUnavailable after that time, whatever the driver does until then.
+
+        The driver now and then cancels the task that it runs in, and swallows cancellations of others: in a
+        task of its own, neither is mistaken for the end of the caller's.
+        """
+        task = asyncio.create_task(call)
+        self._calls.add(task)
+        task.add_done_callback(self._on_done)
+        try:
+            await asyncio.wait({task}, timeout=timeout_seconds)
+        finally:
+            task.cancel()
+        if not task.done():
+            raise StoreUnavailable(STORE, f"no answer within {timeout_seconds} s")
+        if task.cancelled():
+            raise StoreUnavailable(STORE, "the driver has cancelled its own work")
+        return task.result()
+
+    def _on_done(self, task: asyncio.Task[Any]) -> None:
+        self._calls.discard(task)
+        if not task.cancelled():
+            task.exception()  # whoever waited has raised it; nobody may have
+
+    async def _transact(self, access: str, bounded: Work[T]) -> T:
+        async with self._session(access) as session:
             run = session.execute_read if access == READ_ACCESS else session.execute_write
             try:
                 return await run(bounded)
@@ -155,20 +198,15 @@ class Neo4jLink:
                 return await run(bounded)
 
     @asynccontextmanager
-    async def _session(self, access: str, timeout_seconds: float) -> AsyncGenerator[AsyncSession]:
+    async def _session(self, access: str) -> AsyncGenerator[AsyncSession]:
         driver = self.driver()
         try:
-            async with (
-                asyncio.timeout(timeout_seconds),
-                driver.session(  # pyright: ignore[reportUnknownMemberType]  # as above
-                    database=self._database,
-                    default_access_mode=access,
-                    initial_retry_delay=_RETRY_PAUSE_SECONDS,
-                ) as session,
-            ):
+            async with driver.session(  # pyright: ignore[reportUnknownMemberType]  # as above
+                database=self._database,
+                default_access_mode=access,
+                initial_retry_delay=_RETRY_PAUSE_SECONDS,
+            ) as session:
                 yield session
-        except TimeoutError as error:
-            raise StoreUnavailable(STORE, f"no answer within {timeout_seconds} s") from error
         except (CypherSyntaxError, CypherTypeError):
             raise
         except (DriverError, Neo4jError, OSError) as error:
@@ -188,5 +226,8 @@ def _is_gone(error: DriverError | Neo4jError) -> bool:
 
 
 def _reason(error: Exception) -> str:
+    problem = tls_problem(error)
+    if problem is not None:
+        return problem
     text = getattr(error, "message", None) or str(error) or type(error).__name__
     return f"{type(error).__name__}: {str(text).splitlines()[0]}"

@@ -382,6 +382,7 @@ async def _compact(transaction: Transaction, *, project_id: str, key: EntityKey,
         "entity": q.entity_key(project_id, key),
         "before": before,
         "last": q.position_of(base.last),
+        "kept": (held or base).last.event_id,
         "limit": _COMPACT_ROWS,
     }
     ((gone,),) = await rows(transaction, q.FORGET_OLD_EVENTS, bound)

@@ -125,7 +125,9 @@ OLD_ENTITIES: Final = """
     WHERE h.key STARTS WITH $prefix
     WITH DISTINCT h.thread AS thread
     MATCH (e:StateEvent {project: $project, thread: thread})
-    WHERE e.at_us < $before_us
+    WHERE e.at_us < $before_us AND NOT EXISTS {
+        MATCH (s:StateEntity {key: e.entity, project: $project}) WHERE s.last_event_id = e.id
+    }
     RETURN DISTINCT thread, e.entity_kind, e.entity_id
 """
 
@@ -223,7 +225,7 @@ FORGET_EVENTS: Final = f"{_EVENTS}{_DELETED}"
 FORGET_EVENTS_OF_THREAD: Final = f"{_EVENTS_OF_THREAD}{_DELETED}"
 FORGET_OLD_EVENTS: Final = """
     MATCH (e:StateEvent {entity: $entity, project: $project})
-    WHERE e.position < $before AND e.position <= $last
+    WHERE e.position < $before AND e.position <= $last AND e.id <> $kept
     WITH e LIMIT $limit
     DETACH DELETE e
     RETURN count(*)

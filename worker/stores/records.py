@@ -53,7 +53,7 @@ def encode_record(record: OutcomeRecord) -> bytes:
         record.usage,
         record.bundle,
         record.receipt,
-        record.attempts,
+        record.lineage,
         record.capture,
     )
     return _HEAD.pack(FORMAT, _RECORD, zlib.crc32(plain)) + bytes(cramjam.zstd.compress(plain, _ZSTD_LEVEL))
@@ -95,7 +95,7 @@ def decode(data: bytes, *, store: str) -> OutcomeRecord | Tombstone:
 def _record(plain: bytes, checksum: int) -> OutcomeRecord:
     _verify(plain, checksum)
     (microseconds,) = _MICROSECONDS.unpack_from(plain)
-    request_digest, reply, usage, bundle, receipt, attempts, *more = _unpack(plain, _MICROSECONDS.size)
+    request_digest, reply, usage, bundle, receipt, lineage, *more = _unpack(plain, _MICROSECONDS.size)
     (capture,) = more or (None,)
     return OutcomeRecord(
         request_digest=_present(request_digest).decode(),
@@ -104,7 +104,7 @@ def _record(plain: bytes, checksum: int) -> OutcomeRecord:
         usage=usage,
         bundle=bundle,
         receipt=receipt,
-        attempts=attempts,
+        lineage=lineage,
         capture=capture,
     )
 

@@ -52,6 +52,15 @@ _COUNT: Final = Script(
     """
 )
 
+_WITHDRAW: Final = Script(
+    """
+    if redis.call('HINCRBY', KEYS[1], ARGV[1], -1) <= 0 then
+        redis.call('HDEL', KEYS[1], ARGV[1])
+    end
+    return 0
+    """
+)
+
 
 class RedisOutcomeStore:
     """`OutcomeStore` in Redis. First writer wins, across hosts.
@@ -214,6 +223,13 @@ class RedisCrashLedger:
         )
         return await self._link.run(_COUNT, [key], position.offset, _CRASH_KEEP_SECONDS)
 
+    async def withdraw_start(self, group: str, position: RecordRef) -> None:
+        """Count one start less from this position, none where none is counted. Raises StoreUnavailable."""
+        key = self._starts_key(
+            group, scope=position.scope, topic=position.topic, partition=position.partition
+        )
+        await self._link.run(_WITHDRAW, [key], position.offset)
+
     async def clear_starts(self, group: str, *, scope: str, topic: str, partition: int) -> None:
         """Forget the partition's starts, from whichever position. Raises StoreUnavailable."""
         await self._link.call("DEL", self._starts_key(group, scope=scope, topic=topic, partition=partition))
@@ -222,6 +238,10 @@ class RedisCrashLedger:
         """Write down that the record is tried; return how often it was before. Raises StoreUnavailable."""
         counted = await self._link.run(_COUNT, [self._attempt_key(record)], "count", _CRASH_KEEP_SECONDS)
         return counted - 1
+
+    async def withdraw_attempt(self, record: RecordRef) -> None:
+        """Count one attempt less, none where none is counted. Raises StoreUnavailable."""
+        await self._link.run(_WITHDRAW, [self._attempt_key(record)], "count")
 
     async def end_attempt(self, record: RecordRef) -> None:
         """Forget the record's attempts. Raises StoreUnavailable."""

@@ -91,6 +91,10 @@ _COUNT: Final = """
     INSERT INTO crash_counts VALUES (?, ?, ?, ?, ?, ?, 1, ?)
     ON CONFLICT DO UPDATE SET count = count + 1, expires_at = excluded.expires_at RETURNING count
 """
+_WITHDRAW: Final = """
+    UPDATE crash_counts SET count = count - 1 WHERE kind = ? AND consumer_group = ? AND scope = ?
+    AND topic = ? AND partition_number = ? AND offset_number = ? AND count > 0
+"""
 _PROBE: Final = """
     INSERT INTO probes VALUES (1, ?) ON CONFLICT DO UPDATE SET checked_at = excluded.checked_at
 """
@@ -218,6 +222,10 @@ class SqliteCrashLedger:
         """Count one more start from this position, and return the count. Raises StoreUnavailable."""
         return await self._count("start", group, position)
 
+    async def withdraw_start(self, group: str, position: RecordRef) -> None:
+        """Count one start less from this position, none where none is counted. Raises StoreUnavailable."""
+        await self._withdraw("start", group, position)
+
     async def clear_starts(self, group: str, *, scope: str, topic: str, partition: int) -> None:
         """Forget the partition's starts, from whichever position. Raises StoreUnavailable."""
         row = ("start", _id(group), _id(scope), _id(topic), partition)
@@ -234,6 +242,10 @@ class SqliteCrashLedger:
     async def begin_attempt(self, record: RecordRef) -> int:
         """Write down that the record is tried; return how often it was before. Raises StoreUnavailable."""
         return await self._count("attempt", "", record) - 1
+
+    async def withdraw_attempt(self, record: RecordRef) -> None:
+        """Count one attempt less, none where none is counted. Raises StoreUnavailable."""
+        await self._withdraw("attempt", "", record)
 
     async def end_attempt(self, record: RecordRef) -> None:
         """Forget the record's attempts. Raises StoreUnavailable."""
@@ -263,6 +275,10 @@ class SqliteCrashLedger:
             return counted
 
         return await self._file.write(count)
+
+    async def _withdraw(self, kind: str, group: str, ref: RecordRef) -> None:
+        row = (kind, _id(group), _id(ref.scope), _id(ref.topic), ref.partition, ref.offset)
+        await self._file.write(lambda connection, _: connection.execute(_WITHDRAW, row).rowcount)
 
 
 def _id(text: str) -> bytes:

@@ -84,16 +84,22 @@ _PUT_CONTENT: Final = "INSERT OR IGNORE INTO contents VALUES (?, ?, ?, ?)"
 _GET_HEAD: Final = "SELECT version FROM heads WHERE project_id = ? AND thread_id = ? AND state_group = ?"
 _PUT_HEAD: Final = "INSERT OR REPLACE INTO heads VALUES (?, ?, ?, ?)"
 _HEADS: Final = """SELECT thread_id, state_group, version FROM heads
-    WHERE project_id = ?1 AND thread_id IN (SELECT value FROM json_each(?2))"""
+    WHERE project_id = ? AND thread_id = ?"""
 _MISSING: Final = """SELECT value FROM json_each(?2)
     EXCEPT SELECT event_id FROM events WHERE project_id = ?1"""
 _ENTITIES_OF_PLACE: Final = """SELECT entity_kind, entity_id, document FROM entities
     WHERE project_id = ? AND thread_id = ? AND entity_kind IN (SELECT value FROM json_each(?))
     ORDER BY entity_kind, entity_id"""
 _OLD_ENTITIES: Final = """SELECT DISTINCT thread_id, entity_kind, entity_id FROM events
-    WHERE project_id = ? AND at_us < ?"""
+    WHERE project_id = ? AND at_us < ? AND NOT EXISTS (
+        SELECT 1 FROM entities AS known
+        WHERE known.project_id = events.project_id AND known.thread_id = events.thread_id
+            AND known.entity_kind = events.entity_kind AND known.entity_id = events.entity_id
+            AND known.last_event_id = events.event_id
+    )"""
 _DROP_OLD: Final = """DELETE FROM events
-    WHERE project_id = ? AND thread_id = ? AND entity_kind = ? AND entity_id = ? AND at_us < ?"""
+    WHERE project_id = ? AND thread_id = ? AND entity_kind = ? AND entity_id = ? AND at_us < ?
+        AND event_id != ?"""
 _PROBE: Final = "INSERT INTO probes VALUES (1, 1) ON CONFLICT DO UPDATE SET count = count + 1"
 _BEFORE_ALL: Final = Order(-(2**62), "")
 _AFTER_ALL_US: Final = 2**62
@@ -124,7 +130,10 @@ class SqliteStateStore:
         """See `StateStore`."""
 
         def read(connection: sqlite3.Connection) -> Heads:
-            rows = connection.execute(_HEADS, (project_id, json.dumps(list(thread_ids))))
+            # One by one: for the two that a request has, half of what a list in JSON costs.
+            rows = [
+                row for one in thread_ids for row in connection.execute(_HEADS, (project_id, one)).fetchall()
+            ]
             versions = {Place(thread_id, group): version for thread_id, group, version in rows}
             if not event_ids:  # as in most requests, every one of which asks
                 return Heads(versions=versions, missing=frozenset())
@@ -280,8 +289,10 @@ def _compact(connection: sqlite3.Connection, project_id: str, before_us: int) ->
         old = _events(connection, project_id, key, after=base, before_us=before_us)
         base = compacted(fold_anew(base, old))
         rest = _events(connection, project_id, key, after=base)
-        _put_state(connection, project_id, key, fold_anew(base, rest))
-        gone += connection.execute(_DROP_OLD, (project_id, *key, before_us)).rowcount
+        state = fold_anew(base, rest)
+        _put_state(connection, project_id, key, state)
+        last_event_id = "" if state is None else state.last.event_id
+        gone += connection.execute(_DROP_OLD, (project_id, *key, before_us, last_event_id)).rowcount
     return gone
 
 

@@ -34,6 +34,14 @@ class LayerTotals:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class UseTotals:
+    """Tokens that answered prompts showed, and of these the ones of what their answers cite."""
+
+    cited_tokens: int
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class UsageAggregate:
     """What a set of usage records adds up to; the same in whatever order they came.
 
@@ -48,12 +56,19 @@ class UsageAggregate:
     per_layer: dict[str, LayerTotals]
     per_volk: dict[str, SpendTotals]
     per_subject: dict[str, SpendTotals]
+    per_source: dict[str, SpendTotals]
+    """Of what was shown, without the headings around it; `calls` are those that showed any."""
     outcomes: dict[str, int]
     rejection_codes: dict[str, int]
     degraded_reasons: dict[str, int]
     """Failed and partial layers, as `<layer>: <reason>`."""
     inexact_calls: int
     """Calls whose token counts are upper bounds."""
+    judged_answers: int
+    """Answers whose use of their prompt is known; no calls of their own."""
+    used_per_layer: dict[str, UseTotals]
+    """Of the prompts that were answered, in prompt order."""
+    used_per_source: dict[str, UseTotals]
 
 
 @dataclass(slots=True)
@@ -63,23 +78,56 @@ class _Sum:
     budget: int = 0
 
 
+@dataclass(slots=True)
+class _Use:
+    cited_tokens: int = 0
+    tokens: int = 0
+
+    @property
+    def totals(self) -> UseTotals:
+        return UseTotals(cited_tokens=self.cited_tokens, tokens=self.tokens)
+
+
+class _Uses:
+    """What answers used, summed."""
+
+    def __init__(self) -> None:
+        self.answers = 0
+        self.layers: defaultdict[str, _Use] = defaultdict(_Use)
+        self.sources: defaultdict[str, _Use] = defaultdict(_Use)
+
+    def add(self, used: Mapping[str, object]) -> None:
+        self.answers += 1
+        for sums, part in ((self.layers, "layers"), (self.sources, "sources")):
+            for name, value in as_mapping(used.get(part)).items():
+                entry = as_mapping(value)
+                tokens = as_count(entry.get("tokens"))
+                sums[name].tokens += tokens
+                sums[name].cited_tokens += min(tokens, as_count(entry.get("cited_tokens")))
+
+
 def aggregate_usage(records: Iterable[Mapping[str, object]]) -> UsageAggregate:
     """Fold records into totals; linear, and memory grows with the names alone.
 
-    Takes usage events and the older flat records (`volk`, `subject`, `usage` with the layers beside its
-    totals). What is missing or of the wrong type counts as absent: a number as 0, a name as `unknown`.
+    Takes usage events, what answers used of their prompts, and the older flat records (`volk`, `subject`,
+    `usage` with the layers beside its totals). What is missing or of the wrong type counts as absent: a
+    number as 0, a name as `unknown`.
     """
-    whole, overhead, inexact = _Sum(), 0, 0
+    whole, overhead, inexact, uses = _Sum(), 0, 0, _Uses()
     layers: defaultdict[str, _Sum] = defaultdict(_Sum)
     volks: defaultdict[str, _Sum] = defaultdict(_Sum)
     subjects: defaultdict[str, _Sum] = defaultdict(_Sum)
+    sources: defaultdict[str, _Sum] = defaultdict(_Sum)
     outcomes: Counter[str] = Counter()
     codes: Counter[str] = Counter()
     reasons: Counter[str] = Counter()
     for record in records:
-        usage = _mapping(record.get("usage"))
+        if record.get("kind") == "answer_use":
+            uses.add(as_mapping(record.get("used")))
+            continue
+        usage = as_mapping(record.get("usage"))
         spent_by_layer = dict(_layers(usage))
-        spent = _count(usage.get("spent"), default=sum(spent for _, spent in spent_by_layer.values()))
+        spent = as_count(usage.get("spent"), default=sum(spent for _, spent in spent_by_layer.values()))
         for total in (
             whole,
             volks[_name(record.get("volk_alias", record.get("volk")))],
@@ -87,16 +135,20 @@ def aggregate_usage(records: Iterable[Mapping[str, object]]) -> UsageAggregate:
         ):
             total.calls += 1
             total.spent += spent
-        whole.budget += _count(usage.get("total"))
+        whole.budget += as_count(usage.get("total"))
         for name, (budget, layer_spent) in spent_by_layer.items():
             layers[name].calls += layer_spent > 0
             layers[name].spent += layer_spent
             layers[name].budget += budget
-        overhead += sum(_count(tokens) for tokens in _mapping(record.get("overhead")).values())
+        for name, value in as_mapping(record.get("tokens_by_source")).items():
+            tokens = as_count(value)
+            sources[name].calls += tokens > 0
+            sources[name].spent += tokens
+        overhead += sum(as_count(tokens) for tokens in as_mapping(record.get("overhead")).values())
         inexact += record.get("exact") is False
         outcomes.update(_names(record.get("outcome")))
         codes.update(_names(record.get("code")))
-        reasons.update(_degraded(_mapping(record.get("statuses"))))
+        reasons.update(_degraded(as_mapping(record.get("statuses"))))
     return UsageAggregate(
         total_calls=whole.calls,
         total_spent=whole.spent,
@@ -108,33 +160,42 @@ def aggregate_usage(records: Iterable[Mapping[str, object]]) -> UsageAggregate:
         },
         per_volk=_spend(volks),
         per_subject=_spend(subjects),
+        per_source=_spend(sources),
         outcomes=_ranked(outcomes),
         rejection_codes=_ranked(codes),
         degraded_reasons=_ranked(reasons),
         inexact_calls=inexact,
+        judged_answers=uses.answers,
+        used_per_layer={name: uses.layers[name].totals for name in sorted(uses.layers, key=_prompt_order)},
+        used_per_source={
+            name: use.totals
+            for name, use in sorted(uses.sources.items(), key=lambda item: (-item[1].tokens, item[0]))
+        },
     )
 
 
 def _layers(usage: Mapping[str, object]) -> Iterator[tuple[str, tuple[int, int]]]:
     """Name, budget and tokens spent: below `layers`, or beside the totals in the older shape."""
-    for name, layer in (_mapping(usage["layers"]) if "layers" in usage else usage).items():
-        entry = _mapping(layer)
+    for name, layer in (as_mapping(usage["layers"]) if "layers" in usage else usage).items():
+        entry = as_mapping(layer)
         if entry:
-            yield name, (_count(entry.get("budget")), _count(entry.get("spent")))
+            yield name, (as_count(entry.get("budget")), as_count(entry.get("spent")))
 
 
 def _degraded(statuses: Mapping[str, object]) -> Iterator[str]:
     for layer, value in statuses.items():
-        entry = _mapping(value)
+        entry = as_mapping(value)
         if entry.get("status") in {"failed", "partial"}:
             yield f"{layer}: {_name(entry.get('reason'))}"
 
 
-def _mapping(value: object) -> Mapping[str, object]:
+def as_mapping(value: object) -> Mapping[str, object]:
+    """The value where it is a mapping, else an empty one."""
     return cast("Mapping[str, object]", value) if isinstance(value, Mapping) else {}
 
 
-def _count(value: object, *, default: int = 0) -> int:
+def as_count(value: object, *, default: int = 0) -> int:
+    """The value where it is a number of things, else the default."""
     if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _MAX_COUNT:
         return value
     return default

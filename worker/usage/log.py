@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import fcntl
+import math
 import os
 import re
 import stat
@@ -21,11 +22,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Final, cast
 
+import structlog
 from pydantic_core import from_json
 
 from schemas.bundle import to_wire
 from schemas.usage import UsageEvent
 from worker.usage.aggregate import aggregate_usage
+
+_log = structlog.get_logger(__name__)
 
 __all__ = [
     "USAGE_LOG_VARIABLE",
@@ -33,12 +37,15 @@ __all__ = [
     "UsageLog",
     "aggregate_usage",
     "read_usage_records",
+    "tell_of_losses",
     "usage_log_path",
     "write_usage_record",
 ]
 
 USAGE_LOG_VARIABLE: Final = "ORCHESTRATA_CONTEXT_USAGE_LOG"
 _DEFAULT_PATH: Final = Path("logs/context_usage.jsonl")
+_TELL_AGAIN_SECONDS: Final = 60.0
+"""A disk stays full for hours, and each write would say so."""
 _LOCK_SECONDS: Final = 2.0
 _LOCK_POLL_SECONDS: Final = 0.002
 _GATHER_SECONDS: Final = 0.02
@@ -104,6 +111,22 @@ def read_usage_records(
                 record = parsed_line(line)
                 if record is not None:
                     yield record
+
+
+def tell_of_losses(
+    count: Callable[[int], None], *, clock: Callable[[], float] = time.monotonic
+) -> Callable[[int, OSError], None]:
+    """What a `UsageLog` calls on failure: counts all lines lost, logs why at once and then once a minute."""
+    quiet_until = -math.inf
+
+    def tell(lines: int, error: OSError) -> None:
+        nonlocal quiet_until
+        count(lines)
+        if clock() >= quiet_until:
+            quiet_until = clock() + _TELL_AGAIN_SECONDS
+            _log.warning("usage_log.failed", lines=lines, error=str(error))
+
+    return tell
 
 
 class UsageLog:

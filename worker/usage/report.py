@@ -13,7 +13,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from worker.usage.aggregate import LayerTotals, SpendTotals, UsageAggregate
+from worker.usage.aggregate import LayerTotals, SpendTotals, UsageAggregate, UseTotals
 
 _BAR_WIDTH: Final = 24
 _NAME_WIDTH: Final = 30
@@ -30,15 +30,27 @@ def to_json(aggregate: UsageAggregate) -> str:
 
 
 def render_report(aggregate: UsageAggregate) -> RenderableType:
-    """Totals, then tokens spent against budget per layer, per volk and per subject, then what went wrong.
+    """Totals, tokens spent per layer, volk, subject and source, what answers used, then what went wrong.
 
-    Of volks, subjects and reasons the 20 largest; the rest in one line. Sections without rows are left out.
+    Spent stands against budget; cited, per layer and source, against what answered prompts showed. Of volks,
+    subjects and reasons the 20 largest; the rest in one line. Sections without rows are left out.
     """
-    if not aggregate.total_calls:
+    if not aggregate.total_calls and not aggregate.judged_answers:
         return Text("The usage log holds no records.")
     parts: list[RenderableType] = [*_totals(aggregate), _layer_table(aggregate.per_layer)]
-    for title, totals in (("Volk", aggregate.per_volk), ("Subject", aggregate.per_subject)):
-        parts += ["", _spend_table(title, totals, total_spent=aggregate.total_spent)]
+    for title, totals in (
+        ("Volk", aggregate.per_volk),
+        ("Subject", aggregate.per_subject),
+        ("Source", aggregate.per_source),
+    ):
+        if totals:
+            parts += ["", _spend_table(title, totals, total_spent=aggregate.total_spent)]
+    for title, used in (
+        ("Cited in layer", aggregate.used_per_layer),
+        ("Cited of", aggregate.used_per_source),
+    ):
+        if used:
+            parts += ["", _use_table(title, used)]
     for title, counts in (
         ("Degraded layer: reason", aggregate.degraded_reasons),
         ("Rejection code", aggregate.rejection_codes),
@@ -58,6 +70,11 @@ def _totals(aggregate: UsageAggregate) -> Iterable[RenderableType]:
         f" ({_percent(aggregate.total_spent, aggregate.total_budget)}),"
         f" {aggregate.total_overhead:,} tokens of overhead"
     )
+    if aggregate.judged_answers:
+        answers = (
+            "1 answer was" if aggregate.judged_answers == 1 else f"{aggregate.judged_answers:,} answers were"
+        )
+        yield Text(f"{answers} judged")
     if aggregate.inexact_calls:
         yield Text(f"{_calls(aggregate.inexact_calls)} counted by an upper bound", style="yellow")
     yield ""
@@ -90,6 +107,19 @@ def _spend_table(title: str, totals: Mapping[str, SpendTotals], *, total_spent: 
     if rest:
         calls, spent = sum(total.calls for total in rest), sum(total.spent for total in rest)
         table.add_row(f"{len(rest):,} more", f"{calls:,}", f"{spent:,}", _percent(spent, total_spent))
+    return table
+
+
+def _use_table(title: str, used: Mapping[str, UseTotals]) -> Table:
+    table = _table(title, "Cited", "Shown", "Value")
+    for name, use in list(used.items())[:_ROWS]:
+        table.add_row(
+            _label(name),
+            f"{use.cited_tokens:,}",
+            f"{use.tokens:,}",
+            _percent(use.cited_tokens, use.tokens),
+            _bar(use.cited_tokens, use.tokens, is_limit=False),
+        )
     return table
 
 

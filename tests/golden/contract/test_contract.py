@@ -9,7 +9,17 @@ from typing import Any, get_args
 import jsonschema
 import pytest
 
+from schemas.answers import (
+    AgentAnswer,
+    Escalation,
+    EscalationReason,
+    RefusalCode,
+    Verdict,
+    VerdictKind,
+    escalation_id,
+)
 from schemas.bundle import BundleRef, ContextBundle, Rejection, context_hash, to_wire
+from schemas.citations import Step, VerdictCode
 from schemas.codes import RETRYABLE_CODES, RejectionCode
 from schemas.export import json_schema
 from schemas.request import AssemblyRequest
@@ -18,6 +28,7 @@ from schemas.tools import ToolRequest, ToolResult
 from schemas.usage import UsageEvent, usage_event_id
 from schemas.wire import WireModel, sha256_hex
 from worker.decoding import decode_request
+from worker.kafka.answer_received import decode_answer
 from worker.kafka.received import BodyLimits
 from worker.kafka.sync_received import decode_sync
 from worker.kafka.tool_received import decode_call
@@ -33,13 +44,18 @@ MODELS: dict[str, type[WireModel]] = {
     "sync_result": SyncResult,
     "tool": ToolRequest,
     "tool_result": ToolResult,
+    "answer": AgentAnswer,
+    "verdict": Verdict,
+    "escalation": Escalation,
 }
 FIXTURES = sorted(path.stem for path in HERE.glob("*.json"))
 REQUESTS = [name for name in FIXTURES if name.startswith("request_")]
 BUNDLES = [name for name in FIXTURES if name.startswith("bundle_") and name != "bundle_ref"]
 SYNCS = ["sync_full", "sync_minimal"]
 CALLS = ["tool_full", "tool_minimal"]
-ANSWERS = [name for name in FIXTURES if name not in {*REQUESTS, *SYNCS, *CALLS}]
+AGENTS = ["answer_full", "answer_minimal"]
+VERDICTS = [name for name in FIXTURES if name.startswith("verdict_")]
+ANSWERS = [name for name in FIXTURES if name not in {*REQUESTS, *SYNCS, *CALLS, *AGENTS}]
 DIGESTS = {
     "request_minimal": "68d649d4e80bf2493a9ccff0f434c450412d3858b3dd94e8dfd022f993ac729a",
     "request_full": "9e957382f6b2f9142f388e6315ff0fd11c043795ec3c1ac329c6811668e47f3f",
@@ -117,6 +133,47 @@ def test_a_call_decodes_and_is_encoded_to_the_same_bytes(name: str) -> None:
     decoded = decode_call(read(name), BodyLimits(max_bytes=1_000_000, max_depth=64))
     assert decoded.notes.unknown_fields == 0
     assert decoded.request.model_dump_json(exclude_unset=True).encode() == compact(name)
+
+
+@pytest.mark.parametrize("name", AGENTS)
+def test_an_agents_answer_decodes_and_is_encoded_to_the_same_bytes(name: str) -> None:
+    decoded = decode_answer(read(name), BodyLimits(max_bytes=1_000_000, max_depth=64))
+    assert decoded.notes.unknown_fields == 0
+    assert decoded.answer.model_dump_json(exclude_unset=True).encode() == compact(name)
+
+
+def test_the_full_answer_has_every_field_of_the_contract() -> None:
+    assert set(json.loads(read("answer_full"))) == set(AgentAnswer.model_fields)
+
+
+def test_every_verdict_code_step_and_reason_has_its_fixture() -> None:
+    verdicts = [Verdict.model_validate_json(read(name)) for name in VERDICTS]
+    assert [f"verdict_{one.code}" for one in verdicts] == VERDICTS
+    assert {one.code for one in verdicts} == {*get_args(VerdictCode), *get_args(RefusalCode)}
+    assert {one.verdict for one in verdicts} == set(get_args(VerdictKind))
+    assert {one.step for one in verdicts} == {*get_args(Step), None}
+    reasons = {name.removeprefix("escalation_") for name in FIXTURES if name.startswith("escalation_")}
+    assert reasons == set(get_args(EscalationReason))
+    assert {one.why for one in verdicts} == {*reasons, None}
+
+
+@pytest.mark.parametrize("name", [name for name in FIXTURES if name.startswith("escalation_")])
+def test_an_escalations_id_is_that_of_the_answer_that_it_follows(name: str) -> None:
+    one = Escalation.model_validate_json(read(name))
+    assert one.escalation_id == escalation_id(one.project_id, one.request_id, 0, one.answer_id)
+    assert one.attempts[-1].answer_id == one.answer_id
+
+
+@pytest.mark.parametrize("name", VERDICTS)
+def test_a_verdict_is_consistent_with_itself(name: str) -> None:
+    one = Verdict.model_validate_json(read(name))
+    is_retry = one.verdict == "retry"
+    assert (one.bundle is not None) == (one.instructions is not None) == is_retry
+    assert (one.why is not None) == (one.verdict == "escalated")
+    assert (one.attempt == 0) == (one.step is None) == (one.code in get_args(RefusalCode))
+    assert (one.code == "complied") == (one.verdict == "accepted")
+    if isinstance(one.bundle, ContextBundle):
+        assert (one.bundle.parent_request_id, one.bundle.project_id) == (one.request_id, one.project_id)
 
 
 def test_the_full_call_has_every_field_of_the_contract() -> None:

@@ -1,16 +1,27 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from fractions import Fraction
 
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from schemas.codes import PartName
-from worker.budget.allocation import Overflow, Overhead, fit_floors, flow_on, plan_budget, seal
+from worker.budget.allocation import (
+    Overflow,
+    Overhead,
+    demands_for,
+    fit_floors,
+    flow_on,
+    plan_budget,
+    seal,
+)
 from worker.budget.layers import CONTENT_LAYERS, LAYERS, LENDING_ORDER, PARTS, ContextBudget
+from worker.budget.tokens import BytesCounter, ScaledCounter
 from worker.errors import BudgetTooSmall, PinsExceedWindow
 from worker.outcomes import rejection_reply
+from worker.ports import TokenCounter
 
 EVEN = ContextBudget(total=120, **dict.fromkeys(LAYERS, 10))
 """Ten tokens for each layer, ten unreserved."""
@@ -224,6 +235,20 @@ def test_flow_keeps_the_total_and_takes_from_nobody_what_it_can_use(
     unmet = [layer for layer in CONTENT_LAYERS if flowed.layer_budget(layer) < demands.get(layer, 0)]
     idle = [layer for layer in CONTENT_LAYERS if flowed.layer_budget(layer) > demands.get(layer, 0)]
     assert not unmet or not idle
+
+
+@given(
+    budgets,
+    st.dictionaries(st.sampled_from(CONTENT_LAYERS), st.integers(0, 400)),
+    st.sampled_from([BytesCounter(), ScaledCounter(BytesCounter(), Fraction(11, 10))]),
+)
+@settings(max_examples=60)
+def test_demands_that_are_counted_as_far_as_they_matter_move_what_the_whole_ones_move(
+    budget: ContextBudget, sizes: dict[PartName, int], counter: TokenCounter
+) -> None:
+    texts: dict[PartName, list[str]] = {layer: ["\n", "x" * sizes.get(layer, 0)] for layer in CONTENT_LAYERS}
+    whole = {layer: counter.count("".join(lines)) for layer, lines in texts.items()}
+    assert flow_on(budget, demands=demands_for(budget, texts, counter)) == flow_on(budget, demands=whole)
 
 
 def test_a_budget_within_which_all_stayed_is_sealed_as_it_is() -> None:

@@ -83,6 +83,20 @@ def test_closing_twice_changes_nothing(text: str) -> None:
     assert close_open_fence(closed) == closed
 
 
+blocks = st.builds(
+    "{}\n{}\n{}".format,
+    st.sampled_from(["```", "```py", "```a`b", "````", "``` ```", "```\r`", "   ```"]),
+    documents,
+    st.sampled_from(["```", " ```", "````", "```\n", "x```"]),
+)
+
+
+@given(text=blocks)
+@settings(max_examples=100, deadline=None)
+def test_a_text_that_is_one_block_is_found_closed_only_where_reading_it_says_so(text: str) -> None:
+    assert open_fence(text) == FenceTracker(text).closing_line(len(text))
+
+
 @given(text=st.one_of(documents, hostile_text), data=st.data())
 @settings(max_examples=200, deadline=None)
 def test_a_tracker_asked_in_any_order_says_what_each_prefix_alone_does(

@@ -3,7 +3,7 @@ from __future__ import annotations
 from dataclasses import FrozenInstanceError
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from worker.budget.layers import (
@@ -124,6 +124,39 @@ def test_a_request_with_an_unknown_layer_is_told_the_known_ones() -> None:
 @given(total=st.integers(0, 2_000_000))
 def test_the_default_split_fits_any_window(total: int) -> None:
     assert sum(default_layers(total).values()) <= total
+
+
+def test_a_model_of_its_own_split_is_scaled_and_the_request_has_the_last_word() -> None:
+    split = requested_budget(total=200_000, layers={"output": 50_000})
+    half = requested_budget(total=100_000, layers={}, split=split)
+    assert half.output == 25_000
+    # What is left for the others, they share as in the default split.
+    assert half.graph == 75_000 * DEFAULT_SPLIT_128K["graph"] // 120_000
+    asked = requested_budget(total=100_000, layers={"output": 10_000}, split=split)
+    assert asked.output == 10_000
+    assert asked.graph == 90_000 * split.graph // 150_000
+
+
+def test_a_split_that_gives_all_to_some_leaves_nothing_for_the_others() -> None:
+    split = requested_budget(total=1_000, layers={"graph": 900, "output": 100})
+    assert requested_budget(total=500, layers={"graph": 100, "output": 100}, split=split) == ContextBudget(
+        total=500, graph=100, output=100
+    )
+
+
+@given(total=st.integers(0, 500_000), layers=named, window=st.integers(1, 500_000), own=named)
+@settings(max_examples=200)
+def test_whatever_a_model_reserves_the_named_layers_are_honoured_within_the_total(
+    total: int, layers: dict[str, int], window: int, own: dict[str, int]
+) -> None:
+    assume(sum(layers.values()) <= total and sum(own.values()) <= window)
+    split = requested_budget(total=window, layers=own)
+    budget = requested_budget(total=total, layers=layers, split=split)
+    assert budget.reserved <= total
+    assert all(budget.layer_budget(name) == tokens for name, tokens in layers.items())
+    assert all(
+        budget.layer_budget(name) == total * tokens // window for name, tokens in own.items() if not layers
+    )
 
 
 @given(total=st.integers(0, 500_000), layers=named)

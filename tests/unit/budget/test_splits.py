@@ -28,7 +28,6 @@ def ids(encoding: tiktoken.Encoding, text: str) -> list[int]:
 
 @by_encoding
 @given(text=st.one_of(edges, hostile_text))
-@settings(max_examples=150, deadline=None)
 def test_at_every_split_the_tokens_of_both_sides_are_those_of_the_whole(
     encoding: tiktoken.Encoding, text: str
 ) -> None:
@@ -80,7 +79,6 @@ def test_a_chunk_ends_at_a_split_and_grows_where_there_is_none() -> None:
 
 @by_encoding
 @given(text=mixed_runs, data=st.data())
-@settings(max_examples=120, deadline=None)
 def test_a_split_found_by_where_its_run_begins_is_one(
     encoding: tiktoken.Encoding, text: str, data: st.DataObject
 ) -> None:
@@ -105,7 +103,6 @@ def test_every_third_digit_and_every_marked_symbol_of_a_run_is_followed_by_a_spl
 @given(
     text=mixed_runs, goes_on=st.one_of(mixed_runs, st.sampled_from(["", "x", "A", "\n", "'s", "/", "1", " "]))
 )
-@settings(max_examples=120, deadline=None)
 def test_what_is_deep_inside_a_piece_stays_there_however_the_text_goes_on(
     encoding: tiktoken.Encoding, text: str, goes_on: str
 ) -> None:

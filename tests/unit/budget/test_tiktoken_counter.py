@@ -24,6 +24,17 @@ def test_a_count_is_what_tiktoken_says(counter: TiktokenCounter, text: str) -> N
     assert counter.count(text) == recount(counter, text)
 
 
+@given(st.lists(st.sampled_from(["", "a b\n", "a b", "\ud800", "x" * 20_000, "of it " * 300]), max_size=12))
+@settings(max_examples=25, deadline=None)
+def test_what_is_remembered_is_bounded_and_changes_no_count(texts: list[str]) -> None:
+    forgetful = TiktokenCounter("o200k_base", remembered_texts=0)
+    remembering = TiktokenCounter(forgetful.name, remembered_texts=2)
+    for text in texts:
+        assert remembering.count_up_to(text, 150) == forgetful.count_up_to(text, 150)
+        assert remembering.count(text) == recount(forgetful, text)
+        assert len(remembering._counts) <= 2  # pyright: ignore[reportPrivateUsage]  # the claim
+
+
 @by_counter
 @given(text=hostile_text)
 @settings(max_examples=50, deadline=None)

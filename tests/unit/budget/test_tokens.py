@@ -10,7 +10,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.unit.budget.hostile_text import check_counting_up_to, hostile_text, lone_surrogates, long_runs
-from worker.budget.tokens import BytesCounter, ScaledCounter, TokenCounter, charge_spans, counter_for
+from worker.budget.tokens import (
+    BytesCounter,
+    ScaledCounter,
+    TokenCounter,
+    charge_spans,
+    count_lines,
+    count_lines_up_to,
+    counter_for,
+    lines_fit,
+)
 from worker.budget.utf8 import byte_length, byte_offsets, well_formed
 
 COUNTERS = [
@@ -135,3 +144,24 @@ def test_byte_offsets_are_those_of_the_encoded_characters(text: str) -> None:
     formed = well_formed(text)
     assert byte_length(text) == len(formed.encode())
     assert byte_offsets(formed).tolist() == [len(formed[:i].encode()) for i in range(len(formed) + 1)]
+
+
+@by_counter
+@given(
+    lines=st.lists(st.one_of(hostile_text, lone_surrogates), max_size=6),
+    seams=st.sampled_from(["\n", "", "\r\n"]),
+    data=st.data(),
+)
+@settings(max_examples=60)
+def test_lines_count_as_much_one_by_one_as_joined(
+    counter: TokenCounter, lines: list[str], seams: str, data: st.DataObject
+) -> None:
+    given = [line + seams for line in lines]
+    text = "".join(given)
+    tokens = counter.count(text)
+    limit = data.draw(st.integers(-1, tokens + 2))
+    assert count_lines(counter, given) == tokens
+    # Once more: what was counted by itself is remembered.
+    assert count_lines(counter, given) == tokens
+    assert count_lines_up_to(counter, given, limit) == counter.count_up_to(text, limit)
+    assert lines_fit(counter, given, limit) == (tokens <= limit)

@@ -9,12 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
+from tests.support.trimmed import check_trimmed, recount, without_closing_line
 from tests.unit.budget.hostile_text import FAMILY, SNIPPETS, hostile_text, lone_surrogates, long_runs
 from worker.budget.fences import open_fence
 from worker.budget.tiktoken_counter import TiktokenCounter
 from worker.budget.tokens import TokenCounter, counter_for
 from worker.budget.trimming import trim_to_budget
-from worker.budget.vocabulary import load_vocabulary
 
 O200K = counter_for("o200k_base")
 COUNTERS = [
@@ -26,51 +26,23 @@ COUNTERS = [
 by_counter = pytest.mark.parametrize("counter", COUNTERS, ids=lambda c: f"{c.name}-{c.scale(100)}")
 
 
-def recount(counter: TokenCounter, text: str) -> int:
-    """By tiktoken itself, for its encodings."""
-    if counter.name == "bytes":
-        return len(text.encode())
-    tokens = load_vocabulary(counter.name).encoding.encode(text, disallowed_special=())
-    return counter.scale(len(tokens))
-
-
 def budgets(counter: TokenCounter, text: str) -> st.SearchStrategy[int]:
     return st.integers(0, counter.count(text) + 1)
 
 
-def without_closing_line(text: str, result: str) -> str:
-    """The part of the result that is a prefix of the text; fails when more than one line is not."""
-    if text.startswith(result):
-        return result
-    kept, _, line = result.rpartition("\n")
-    if not text.startswith(kept):
-        raise AssertionError("more than one line was added")
-    assert regex.fullmatch(r"[> ]*(?:`{3,}|~{3,})", line), line
-    return kept if len(kept) == len(text) or text[: len(kept) + 1] != kept + "\n" else kept + "\n"
-
-
 @by_counter
 @given(text=st.one_of(hostile_text, hostile_text, long_runs), data=st.data())
-@settings(max_examples=120, deadline=None)
 def test_the_result_is_a_prefix_of_whole_graphemes_within_the_budget_and_trims_to_itself(
     counter: TokenCounter, text: str, data: st.DataObject
 ) -> None:
     budget = data.draw(budgets(counter, text))
     result = trim_to_budget(text, budget, counter)
-    assert recount(counter, result) <= budget or (budget, result) == (0, "")
+    check_trimmed(text, result, budget, counter)
     assert trim_to_budget(result, budget, counter) == result
-    kept = without_closing_line(text, result)
-    assert kept == "" or len(kept) in {found.end() for found in regex.finditer(r"\X", text)}
-    assert kept.count("\ufffd") == text[: len(kept)].count("\ufffd") == result.count("\ufffd")
-    if recount(counter, text) <= budget:
-        assert result == text
-    elif result:
-        assert open_fence(result) is None
 
 
 @by_counter
 @given(text=hostile_text, data=st.data())
-@settings(max_examples=120, deadline=None)
 def test_no_longer_prefix_fits_unless_half_the_budget_is_used(
     counter: TokenCounter, text: str, data: st.DataObject
 ) -> None:

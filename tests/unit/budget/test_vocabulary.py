@@ -6,6 +6,7 @@ import sys
 from importlib import metadata
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from worker.budget import vocabulary
@@ -89,3 +90,10 @@ def test_data_with_another_hash_is_refused(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(vocabulary, "_loaded", {})
     with pytest.raises(ValueError, match="cl100k_base is not the one that tiktoken expects"):
         load_vocabulary("cl100k_base")
+
+
+def test_the_tokens_are_all_there_in_order() -> None:
+    loaded = load_vocabulary("cl100k_base")
+    tokens = list(loaded.sorted_tokens)
+    assert tokens == sorted(set(tokens))
+    assert len(tokens) == np.count_nonzero(loaded.token_bytes)

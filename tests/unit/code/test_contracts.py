@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import ast
+import time
 
 import pytest
 from hypothesis import given, settings
@@ -127,3 +128,15 @@ def test_any_diagram_gives_valid_python_or_a_reason(lines: list[str]) -> None:
         ast.parse(found.text)
     else:
         assert found.reason
+
+
+@pytest.mark.parametrize(
+    "line", ["class {}\x00", "class A~{}\x00", "<<{}\x00", "x : {}(", "A <|{}", "x : {}\x00*"]
+)
+@pytest.mark.parametrize("unit", ["w", " ", "~", "- ", '"'])
+def test_a_line_that_is_made_to_defeat_an_expression_is_given_back_at_once(line: str, unit: str) -> None:
+    long = line.format(unit * (190_000 // len(unit)))
+    started = time.process_time()
+    found = contract_skeleton(f"classDiagram\nclass A\n{long}\n")
+    assert time.process_time() - started < 2
+    assert isinstance(found, NotSupported) or len(found.unread) == 1

@@ -56,10 +56,10 @@ def test_lines_that_github_would_not_accept_are_passed_over() -> None:
 
 def test_a_hostile_pattern_costs_little() -> None:
     rules = parse_owners("*a*a*a*a*a*a*a*a*a*a*a*a*a*a*a*a*b @x\n" + "**/" * 200 + "z @y\n")
-    started = time.perf_counter()
+    started = time.process_time()
     owners_of("a" * 200 + "/" + "a" * 200, rules)
     owners_of("/".join(["a"] * 60), rules)
-    assert time.perf_counter() - started < 1
+    assert time.process_time() - started < 1
 
 
 def test_the_first_owner_file_that_there_is_counts() -> None:

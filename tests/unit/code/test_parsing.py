@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import ast
+import json
+import subprocess
 import sys
 import sysconfig
 import threading
@@ -11,7 +13,7 @@ from io import BytesIO
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from worker.code import parsing
@@ -213,7 +215,6 @@ PARTS = st.sampled_from(
 )
 
 
-@settings(max_examples=300)
 @given(parts=st.lists(PARTS, max_size=30))
 def test_pieces_give_what_the_whole_gives_or_fail_as_it_fails(parts: list[str]) -> None:
     text = "".join(parts)
@@ -278,3 +279,37 @@ def test_strings_that_are_not_closed_are_found_in_linear_time(text: str) -> None
     started = time.process_time()
     sum(1 for _ in STRING_OR_COMMENT.finditer(text))
     assert time.process_time() - started < 2
+
+
+COLD_AND_WARM = """
+import json, os, threading
+from worker.code.parsing import Source, parse
+
+def nests(depth):
+    found = []
+    text = b"x = " + b"+".join([b"1"] * depth) + b"\\n"
+    thread = threading.Thread(target=lambda: found.append(isinstance(parse(text), Source)))
+    thread.start()
+    thread.join()
+    return found[0]
+
+def first(depth):
+    child = os.fork()
+    if not child:
+        os._exit(nests(depth))
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 1
+
+depths = [*range(2940, 3000)]
+colds = [*map(first, depths)]
+for _ in range(20):
+    nests(1)
+print(json.dumps([colds, [*map(nests, depths)]]))
+"""
+
+
+def test_how_deep_source_may_nest_is_the_same_at_the_first_call_and_later() -> None:
+    """The interpreter takes a shorter way where a call has run a few times; what nests may not hang on it."""
+    told = subprocess.run([sys.executable, "-c", COLD_AND_WARM], check=True, stdout=subprocess.PIPE)
+    first, later = json.loads(told.stdout)
+    assert first == later
+    assert set(first) == {True, False}

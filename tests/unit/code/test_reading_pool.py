@@ -11,6 +11,7 @@ from worker.code.facts_codec import decode_reading
 from worker.code.reading import FileReaders, FileReading, read_python
 from worker.code.reading_pool import IN_PROCESS_BYTES, read_files
 from worker.code.reading_process import find_readers, name_readers
+from worker.errors import StoreUnavailable
 
 READERS = FileReaders()
 
@@ -84,6 +85,11 @@ def test_a_file_that_takes_too_long_costs_no_other_file() -> None:
         "b.txt": "took too long to read",
         "c.txt": "",
     }
+
+
+def test_a_process_that_is_not_ready_in_time_is_unavailable() -> None:
+    with pytest.raises(StoreUnavailable, match="not ready in time"):
+        read_files([("a.txt", b"fine")], HOSTILE, processes=1, max_start_seconds=0.0)
 
 
 def test_no_files_give_no_readings() -> None:

@@ -15,6 +15,8 @@ from worker.evaluation.scoring import Outcome, estimate, recall, score
 from worker.evaluation.tasks import TasksUnreadable, clean_request, derive_tasks, read_tasks
 from worker.evaluation.tree import TreeIndexer, is_source
 from worker.graph.model import NodeRef
+from worker.graph.snapshot import build_snapshot
+from worker.graph.static_map import static_map_tokens
 
 CART = """\
 class Cart:
@@ -112,6 +114,9 @@ def test_the_edited_function_is_found_and_every_pack_keeps_its_budget(repository
     large, small = score(outcomes)
     assert (large.bodies.mean, large.visible.mean, large.over_budget) == (1.0, 1.0, 0)
     assert small.bodies.mean == 0.0
+    counter = counter_for("o200k_base")
+    snapshot = build_snapshot(*indexer.graph(tasks[0].base))
+    assert large.mean_map_tokens == small.mean_map_tokens == static_map_tokens(snapshot, counter)
     assert seen == [(1, 1)]
 
 
@@ -177,6 +182,7 @@ def outcome(task_id: str, repository: str, bodies: float, *, spent: int = 10) ->
         spent_tokens=spent,
         bodies=bodies,
         visible=1.0,
+        map_tokens=len(task_id),
         select_seconds=0.0,
     )
 
@@ -192,6 +198,7 @@ def test_the_order_of_outcomes_changes_no_score() -> None:
 def test_a_pack_over_its_budget_is_counted() -> None:
     [found] = score([outcome("a", "r", 1.0, spent=101), outcome("b", "r", 1.0, spent=100)])
     assert found.over_budget == 1
+    assert found.mean_map_tokens == 1.0
 
 
 def test_the_interval_of_a_constant_is_a_point() -> None:

@@ -201,8 +201,8 @@ def test_all_is_shown_whole_only_where_nothing_else_became_of_any_fragment(
 
 
 def test_a_larger_window_brings_in_the_best_that_stayed_out_until_all_is_shown() -> None:
-    small = made(budget={"total": 750, "layers": {"output": 100}})
-    supposed = suppose(small.capture(), policy(), Supposition(total_tokens=850), steps=32)
+    small = made(budget={"total": 830, "layers": {"output": 100}})
+    supposed = suppose(small.capture(), policy(), Supposition(total_tokens=930), steps=32)
     assert supposed.total_after - supposed.total_before == 100
     assert any(change.is_shown_after and not change.is_shown_before for change in supposed.fragments)
     assert supposed.spent_after > supposed.spent_before
@@ -214,7 +214,7 @@ def test_a_larger_window_brings_in_the_best_that_stayed_out_until_all_is_shown()
     assert all(each == sorted(each, reverse=True) for each in scores)
     assert any(scores)
     text = screen(print_supposed, supposed)
-    assert "up to 1,850:" in text
+    assert "up to 1,930:" in text
     assert "the sources gave what they gave" in text
 
 
@@ -245,7 +245,8 @@ def test_nothing_supposed_changes_nothing(one: Stored) -> None:
 def test_a_layer_and_a_strategy_can_be_supposed(one: Stored) -> None:
     capture = one.capture()
     narrow = suppose(capture, policy(), Supposition(layers={"mission": 40, "memory": 0}), steps=0)
-    assert "memory" in {layer.layer for layer in narrow.layers}
+    # What the two lose goes to who lacks most, and to what nobody has.
+    assert "artifacts" in {layer.layer for layer in narrow.layers}
     recent = suppose(capture, policy(), Supposition(strategy="recency"), steps=0)
     assert recent.total_before == recent.total_after
 

@@ -15,9 +15,9 @@ from schemas.request import AssemblyRequest
 from schemas.wire import canonical_json
 from tests.support.assembling import assemble, wire_request
 from tests.support.explaining import bare, crowded, policy, served, stored, stored_of
-from worker.assembly import Trail
 from worker.explaining.replay import verify
 from worker.explaining.stored import NotExplainable, Stored, WasRejected, read_file
+from worker.fusing import Trail
 from worker.fusion.protocols import StrategyCapabilities
 from worker.fusion.strategies.recorded import PluginProposal
 from worker.receipts.capture import CaptureUnreadable

@@ -12,11 +12,12 @@ from schemas.bundle import ContextBundle
 from schemas.fragments import FragmentProvenance
 from tests.support.assembling import assembler, wire_request
 from tests.support.assembling import settings as worker_settings
-from worker.assembly import Assembled, Assembler, fuse_and_seal
+from worker.assembly import Assembled, Assembler
 from worker.budget.tokens import BytesCounter
 from worker.errors import NotSupported, UnknownModel
 from worker.explaining.parents import StoredParents
 from worker.explaining.replay import fuse_again
+from worker.fusing import fuse_and_seal
 from worker.fusion.compressor import FocusSkeletonCompressor
 from worker.fusion.protocols import Placed
 from worker.outcomes import bundle_outcome, rejection_outcome

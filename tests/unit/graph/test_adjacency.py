@@ -43,9 +43,10 @@ def test_half_edges_are_the_same_copied_run_by_run_or_place_by_place(
     edges = sorted({Edge(refs[a], "CALLS", refs[b]) for a, b in (*pairs, *hub) if a != b})
     adjacency = build_adjacency(edges, {ref: n for n, ref in enumerate(refs)})
     chosen = np.array(sorted(nodes), dtype=np.int64)
-    places, expected_lengths = adjacency.places(chosen)
+    starts = adjacency.starts.tolist()
+    places = [place for n in chosen.tolist() for place in range(starts[n], starts[n + 1])]
     targets, kinds, weights, lengths = adjacency.half_edges(chosen)
-    assert lengths.tolist() == expected_lengths.tolist()
+    assert lengths.tolist() == [starts[n + 1] - starts[n] for n in chosen.tolist()]
     for found, array in (
         (targets, adjacency.targets),
         (kinds, adjacency.kinds),
@@ -53,3 +54,29 @@ def test_half_edges_are_the_same_copied_run_by_run_or_place_by_place(
     ):
         assert found.dtype == array.dtype
         assert found.tolist() == array[places].tolist()
+
+
+@settings(max_examples=60)
+@given(
+    st.lists(st.tuples(st.integers(0, 5), KINDS, st.integers(0, 40)), max_size=200),
+    st.sets(st.integers(0, 5), max_size=4),
+    st.sets(KINDS),
+    st.integers(0, 12),
+)
+def test_of_each_node_the_first_neighbours_are_near_and_the_others_counted(
+    near: list[tuple[int, int, int]], nodes: set[int], kinds: set[int], at_most: int
+) -> None:
+    refs = [NodeRef("Function", f"b.py::f{n:03}") for n in range(41)]
+    edges = sorted(
+        {
+            Edge(refs[a], RELATIONS[kind], refs[b])
+            if kind < BACKWARD
+            else Edge(refs[b], RELATIONS[kind - BACKWARD], refs[a])
+            for a, kind, b in near
+        }
+    )
+    adjacency = build_adjacency(edges, {ref: n for n, ref in enumerate(refs)})
+    all_near = [adjacency.of(node, kinds) for node in sorted(nodes)]
+    targets, left_out = adjacency.near(np.array(sorted(nodes), dtype=np.int64), kinds, at_most=at_most)
+    assert sorted(targets.tolist()) == sorted(n for some in all_near for n in some[:at_most])
+    assert left_out == sum(max(0, len(some) - at_most) for some in all_near)

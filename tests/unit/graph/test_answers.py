@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import yaml
+
+from schemas.fragments import RelevanceTier
 from worker.budget.tokens import counter_for
 from worker.graph.answers import AnswerInputs, GraphAnswer, build_answer, decode_answer, encode_answer
-from worker.graph.links import link_request
-from worker.graph.model import Node
+from worker.graph.expansion import MAX_FAN_OUT
+from worker.graph.links import MAX_READINGS, link_request
+from worker.graph.model import Node, NodeRef
 from worker.graph.pack_writer import PackHead, write_pack
 from worker.graph.packing import TextSizes
-from worker.graph.refining import refine_order, relevance_facts
+from worker.graph.refining import MAX_REFINED, refine_order, relevance_facts
 from worker.graph.relevance import Refinement
-from worker.graph.selection import Selection, select
+from worker.graph.selection import Ranking, Selection, select
 from worker.graph.snapshot import Snapshot
 
 from .graphs import edge, function, snapshot_of
@@ -63,6 +72,91 @@ def test_facts_speak_of_candidates_by_distance_tests_and_traces_and_in_reviews_b
     facts = relevance_facts(selection, snapshot, task_type="REVIEW")
     assert (RETRY.ref, SEND.ref) in facts.depends
     assert ("@net", RETRY.ref) in facts.owners
+
+
+def ranked_last(named: Sequence[Node], text: str, others: Sequence[Node]) -> tuple[Selection, Snapshot]:
+    """A selection in which the nodes that the text names rank behind all others."""
+    snapshot = snapshot_of([*others, *named])
+    selection = select(link_request(text, (), snapshot), snapshot, task_type="DEBUG")
+    refs = {node.ref for node in named}
+    last = [one for one in selection.ranked if snapshot.nodes[one[0]].ref in refs]
+    first = [one for one in selection.ranked if snapshot.nodes[one[0]].ref not in refs]
+    assert len(last) == len(named)
+    scores = [score for _, score in selection.ranked]
+    numbers = [number for number, _ in (*first, *last)]
+    return replace(selection, ranked=tuple(zip(numbers, scores, strict=True))), snapshot
+
+
+@pytest.mark.parametrize("others", [MAX_REFINED, MAX_REFINED + 90])
+def test_a_root_is_looked_at_wherever_it_ranks(others: int) -> None:
+    many = [function(f"m{n}.py", f"deadline_{n}", "    return deadline") for n in range(others)]
+    selection, snapshot = ranked_last([RETRY], "`retry` ignores its deadline", many)
+    facts = relevance_facts(selection, snapshot, task_type="DEBUG")
+    assert facts.hops[RETRY.ref] == 0
+    assert len(facts.hops) == MAX_REFINED
+    tiers: dict[NodeRef, RelevanceTier] = {RETRY.ref: "core"}
+    refined = refine_order(selection, snapshot, Refinement(tiers=tiers), hops=facts.hops)
+    number = refined.ranked[0][0]
+    assert snapshot.nodes[number].ref == RETRY.ref
+    assert (refined.tier_of(number), refined.hops[number]) == ("core", 0)
+    # The others are the best ones, in their order.
+    assert {snapshot.nodes[n].ref for n, _ in selection.ranked[: MAX_REFINED - 1]} < set(facts.hops)
+
+
+def test_readings_of_a_common_name_take_no_more_than_half_of_the_room() -> None:
+    many = [function(f"m{n}.py", f"deadline_{n}", "    return deadline") for n in range(MAX_REFINED)]
+    common = [function(f"c{n}.py", "handle_it", "    return 1") for n in range(150)]
+    selection, snapshot = ranked_last([*common, RETRY], "`retry` and `handle_it`: deadline", many)
+    facts = relevance_facts(selection, snapshot, task_type="DEBUG")
+    assert RETRY.ref in facts.hops
+    assert sum(ref.id.endswith("handle_it") for ref in facts.hops) == MAX_REFINED // 2 - 1
+    assert set(facts.ambiguous) == {node.ref for node in common}
+    assert {node.ref for node in common} | {RETRY.ref} == set(facts.roots)
+
+
+@pytest.mark.parametrize("ranking", ["graph", "hop"])
+def test_what_caps_leave_out_stands_at_the_head_of_the_pack(ranking: Ranking) -> None:
+    callers = [function(f"c{n:03}.py", f"call_{n}", "    retry(deadline)") for n in range(MAX_FAN_OUT + 30)]
+    namesakes = [function(f"n{n:03}.py", "handle_it") for n in range(MAX_READINGS + 1)]
+    whole = snapshot_of([RETRY, *callers, *namesakes], [edge(caller, "CALLS", RETRY) for caller in callers])
+
+    def head_of(text: str, snapshot: Snapshot) -> dict[str, Any]:
+        selection = select(link_request(text, (), snapshot), snapshot, task_type="DEBUG", ranking=ranking)
+        facts = relevance_facts(selection, snapshot, task_type="DEBUG")
+        refined = refine_order(
+            selection, snapshot, Refinement(tiers={}), hops=facts.hops, truncated=facts.truncated
+        )
+        about = PackHead(project_id="shop", requester="volk", encoding="o200k_base", budget_tokens=900)
+        sizes = TextSizes(counter_for("o200k_base", safety_factor="1"))
+        return yaml.safe_load(write_pack(refined, snapshot, about, sizes=sizes).text.split("---\n")[1])
+
+    def said(text: str, snapshot: Snapshot) -> tuple[object, object, object]:
+        found = head_of(text, snapshot)
+        return found.get("truncated"), found["frame"].get("mentions"), found.get("graph")
+
+    assert said("`call_7` is slow", snapshot_of(callers)) == (None, None, None)
+    hub = said("`retry` is slow", whole)
+    assert isinstance(hub[0], int)
+    assert hub[0] >= len(callers) - MAX_FAN_OUT
+    assert hub[1:] == (None, None)
+    assert said("`handle_it` is slow", whole)[1:] == ("partly", None)
+    assert said("`call_7` is slow", replace(snapshot_of(callers), is_part=True)) == (None, None, "partly")
+
+
+def test_a_requirement_serves_the_items_that_it_defines() -> None:
+    requirement = Node(label="Requirement", id="REQ-7", name="Deadlines", text="What a deadline is.")
+    items = [Node(label="RequirementItem", id=f"REQ-7-{n}", name="item", text="deadline") for n in (1, 2)]
+    edges = [*(edge(requirement, "DEFINES", item) for item in items), edge(RETRY, "TRACES_TO", items[0])]
+    snapshot = snapshot_of([RETRY, requirement, *items], edges)
+    selection = select(link_request("`retry` deadline", (), snapshot), snapshot, task_type="BUILD")
+    facts = relevance_facts(selection, snapshot, task_type="BUILD")
+    assert sorted(facts.traces) == [
+        (RETRY.ref, "REQ-7-1"),
+        (requirement.ref, "REQ-7-1"),
+        (requirement.ref, "REQ-7-2"),
+        (items[0].ref, "REQ-7-1"),
+        (items[1].ref, "REQ-7-2"),
+    ]
 
 
 def test_what_words_find_stands_for_the_roots_of_a_request_that_names_nothing() -> None:

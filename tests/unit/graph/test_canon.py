@@ -19,6 +19,7 @@ from schemas.graph import (
     RELATIONS,
     store_key,
 )
+from worker.stores.neo4j_state_rows import SIGNAL_LABELS, TAKE_LABELS
 
 NAME = re.compile(r"[A-Z][A-Za-z]*")
 TYPE = re.compile(r"[A-Z]+(?:_[A-Z]+)*")
@@ -52,6 +53,12 @@ def test_what_is_old_is_not_of_the_canon() -> None:
 def test_every_label_but_the_lonely_joins_something() -> None:
     joined = {label for rule in RELATION_RULES for pair in rule.joins for label in pair}
     assert set(LABELS) == joined
+
+
+def test_what_expires_is_what_events_are_labelled_as_and_what_takes_labels_away_knows_them_all() -> None:
+    expiring = {rule.label for rule in LABEL_RULES if rule.expires}
+    assert {*SIGNAL_LABELS.values()} == expiring
+    assert {*re.findall(r":(\w+)", TAKE_LABELS.split("REMOVE")[1])} == expiring
 
 
 def test_the_keys_are_those_that_the_specification_names() -> None:

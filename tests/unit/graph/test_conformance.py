@@ -72,6 +72,12 @@ def test_this_project_keeps_to_the_canon() -> None:
             ["File is unique by key, not by project"],
         ),
         ("match (m:Odd) return m", ["no label of the canon: Odd"]),
+        ("merge (m:Odd {key: $key})", ["no label of the canon: Odd"]),
+        ("Merge (m:Odd {key: $key}) Set m.x = 1", ["no label of the canon: Odd"]),
+        ("MERGE (m:", [NO_LABEL]),
+        ("CALL apoc.merge.node(['File', 'Odd'], {key: $key})", ["no label of the canon: Odd"]),
+        ("call apoc.create.addLabels(n, $labels)", [NO_LABEL]),
+        ("CALL apoc.merge.relationship(a, $type, {}, {}, b)", [NO_RELATION]),
     ],
 )
 def test_each_kind_of_stray_is_named(statement: str, messages: list[str]) -> None:
@@ -121,6 +127,9 @@ def find(label: NodeLabel, relation: Relation, rule: LabelRule, other: str):
     yield f"MATCH (n:{relation}) RETURN n"
     for name in other.split():
         yield f"MATCH (n:{name}) RETURN n"
+    yield "".join(["MERGE (n:", other, " {key: $key})"])
+    yield b"merge (n:Odd {key: $key})"
+    yield "MERGE (n:" + label
 '''
 
 
@@ -135,6 +144,8 @@ def test_strays_are_found_in_all_the_ways_in_which_python_writes_text(tmp_path: 
         (18, "label", "unknown", NO_LABEL),
         (19, "label", "relation", NO_LABEL),
         (21, "label", "unknown", NO_LABEL),
+        (22, "label", "unknown", NO_LABEL),
+        (23, "label", "Odd", "no label of the canon: Odd"),
     ]
 
 

@@ -6,11 +6,12 @@ from hypothesis import strategies as st
 
 from schemas.graph import NodeLabel
 from tests.unit.graph.graphs import function, snapshot_of
-from worker.graph.links import link_request
+from worker.graph.links import BASE_STRENGTHS, MAX_READINGS, link_request
 from worker.graph.model import Node, NodeRef
 
 SESSION = function("app/db.py", "Session", label="Class")
 MAKE_SESSION = function("app/db.py", "session")
+ALPHA_BETA = function("app/db.py", "AlphaBeta", label="Class")
 ALPHA_RUN = function("app/jobs.py", "Alpha.Same.run")
 BETA_RUN = function("app/jobs.py", "Beta.Same.run")
 RETRY = Node(
@@ -25,7 +26,7 @@ RETRY = Node(
 )
 MODULE = function("src/net/http.py", "<module>", label="Module")
 ITEM = Node(label="RequirementItem", id="REQ-106-021", name="Expansion is bounded", text="k hops")
-SNAPSHOT = snapshot_of([SESSION, MAKE_SESSION, ALPHA_RUN, BETA_RUN, RETRY, MODULE, ITEM])
+SNAPSHOT = snapshot_of([SESSION, MAKE_SESSION, ALPHA_BETA, ALPHA_RUN, BETA_RUN, RETRY, MODULE, ITEM])
 
 
 def found(text: str, *paths: str) -> dict[str, tuple[str, tuple[str, ...]]]:
@@ -74,6 +75,19 @@ def test_the_payloads_files_are_roots() -> None:
     assert found("hello there", "src/net/http.py") == {"src/net/http.py": ("payload", (MODULE.id,))}
 
 
+@pytest.mark.parametrize("mention", ["alphabeta", "ALPHABETA", "Alphabeta"])
+def test_a_plain_word_that_no_name_equals_means_the_class_that_folds_to_it(mention: str) -> None:
+    assert found(f"change the {mention}") == {mention: ("word", (ALPHA_BETA.id,))}
+
+
+def test_a_plain_word_means_no_function_that_only_folds_to_it() -> None:
+    assert found("change the retryloop") == {}
+
+
+def test_a_plain_word_that_some_name_equals_means_no_other() -> None:
+    assert found("a session breaks") == {"session": ("word", (MAKE_SESSION.id,))}
+
+
 def test_short_plain_words_are_not_names() -> None:
     assert found("run it") == {}
 
@@ -92,10 +106,19 @@ def test_repetition_does_not_make_linking_slow(unit: str) -> None:
     link_request(unit * 50_000, (), SNAPSHOT)
 
 
-def test_a_name_with_very_many_readings_names_none_of_them() -> None:
-    label: NodeLabel = "Function"
-    many = [function(f"m{n}.py", "handle_it", label=label) for n in range(201)]
-    assert link_request("handle_it fails", (), snapshot_of(many)).entities == ()
+@pytest.mark.parametrize("count", [MAX_READINGS, MAX_READINGS + 1, MAX_READINGS + 50])
+@pytest.mark.parametrize("mention", ["handle_it", "HandleIt", "x.handle_it"])
+def test_of_very_many_readings_the_first_by_id_are_kept_each_as_weak_as_all_make_it(
+    count: int, mention: str
+) -> None:
+    labels: tuple[NodeLabel, ...] = ("Function", "Class")
+    many = [function(f"m{n:03}.py", "handle_it", label=labels[n % 2]) for n in range(count)]
+    links = link_request(f"{mention} fails", (), snapshot_of(many))
+    [link] = links.entities
+    kept = sorted(many, key=lambda node: node.id)[:MAX_READINGS]
+    assert link.nodes == tuple(sorted(node.ref for node in kept))
+    assert link.strength == round(BASE_STRENGTHS[link.kind] / count**0.5, 6)
+    assert links.is_truncated == (count > MAX_READINGS)
 
 
 def test_find_gives_none_for_what_is_not_there() -> None:

@@ -4,7 +4,7 @@ import time
 from collections.abc import Sequence
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from worker.errors import InvalidRequest
@@ -266,7 +266,6 @@ def _sections(draw: st.DrawFn) -> str:
     )
 
 
-@settings(max_examples=150)
 @given(st.lists(st.tuples(_sections(), st.booleans()), max_size=6))
 def test_deleting_sections_leaves_a_valid_pack(sections: list[tuple[str, bool]]) -> None:
     whole = parse(FRONT_MATTER + "\n\n".join(text for text, _ in sections))
@@ -277,7 +276,6 @@ def test_deleting_sections_leaves_a_valid_pack(sections: list[tuple[str, bool]])
     assert list(cut.sections) == expected
 
 
-@settings(max_examples=300)
 @given(
     st.lists(
         st.sampled_from(

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from itertools import groupby
 
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 from schemas.codes import TaskType
 from tests.unit.graph.graphs import edge, function, large_graph, snapshot_of
 from worker.budget.tokens import counter_for
+from worker.citations.labels import label_fragments, label_tokens, marked
 from worker.graph.history import COMMITTED_AT
 from worker.graph.links import link_request
 from worker.graph.model import Node
@@ -19,6 +21,7 @@ from worker.graph.packing import NAMES_HEADING, NAMES_SHARE, TextSizes
 from worker.graph.sections import FileSections, Layout, is_citable
 from worker.graph.selection import EmptyReason, Ranking, Selection, select
 from worker.graph.snapshot import Snapshot
+from worker.ports import Scope
 from worker.providers.contribution import layer_text
 from worker.providers.graph import HEADING, build_pack
 
@@ -89,6 +92,33 @@ def test_what_a_prompt_shows_of_a_pack_never_takes_more_than_the_budget_and_is_w
     assert pack.spent_tokens == spent <= budget_tokens
 
 
+@settings(max_examples=20)
+@given(st.integers(0, 199), st.integers(0, 4_000), st.sampled_from(["o200k_base", "cl100k_base", "bytes"]))
+def test_the_ids_that_a_prompt_adds_are_paid_for_by_the_pack(
+    number: int, budget_tokens: int, encoding: str
+) -> None:
+    counter = counter_for(encoding)
+    about = replace(head(budget_tokens, encoding, "prompt"), label_tokens=label_tokens(counter))
+    pack = write_pack(selection_for(request(number)), LARGE, about, sizes=TextSizes(counter))
+    layer = build_pack(pack.text, project_id="shop")
+    labels = label_fragments(
+        layer.fragments,
+        Scope(project_id="shop", thread_id=None),
+        must_cite=[f.about for f in layer.fragments],
+    )
+    labelled = [
+        replace(f, renderings=[replace(r, text=marked(r.text, labels[f.key])) for r in f.renderings])
+        if f.key in labels
+        else f
+        for f in layer.fragments
+    ]
+    assert len(labels) == (len(pack.packed.bodies) if pack.packed else 0)
+    text = layer_text(replace(layer, fragments=tuple(labelled))).removeprefix(f"{HEADING}\n") + "\n"
+    spent = counter.count(text) if "\n## " in pack.text else 0
+    # An id before a code fence has a token less than one in a heading.
+    assert pack.spent_tokens - len(labels) <= spent <= pack.spent_tokens <= budget_tokens
+
+
 @settings(max_examples=10)
 @given(st.integers(0, 199), st.integers(1_000, 4_000))
 def test_a_prompt_of_the_same_budget_shows_more_code_than_a_file(number: int, budget_tokens: int) -> None:
@@ -157,6 +187,7 @@ def test_a_node_is_left_out_only_for_its_size(number: int, budget_tokens: int, m
                     number_at_rank,
                     node,
                     keeps_docstring=False,
+                    keeps_comments=False,
                     ending=FileSections.ending,
                     limit_tokens=10**9,
                 )

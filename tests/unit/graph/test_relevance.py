@@ -29,7 +29,7 @@ def test_the_term_holds_numbers_and_labels_only() -> None:
     numbered = number_facts(facts)
     assert numbered.term == (
         "facts(debug,[c(function,0,[0]),c(function,1,[1]),c(requirementItem,1,[2])],"
-        "[0],[1],[],[1],[0,1,1,0],[0,1],[0,0],[1,0])"
+        "[0],[1],[],[1],[0,1,1,0],[0,1],[0,[0]],[1,[0]])"
     )
     assert numbered.nodes == (A, B, REQUIREMENT)
 
@@ -62,6 +62,8 @@ def test_the_order_of_facts_changes_nothing(names: list[tuple[str, str]], random
                 roots=nodes,
                 defines=[*pairs, *pairs],
                 traces=[(a, b.id) for a, b in pairs],
+                owners=[(a.id, b) for a, b in pairs],
+                depends=[*pairs, *pairs],
             )
         ).term
 

@@ -16,10 +16,10 @@ from worker.graph.expansion import expand
 from worker.graph.history import COMMITTED_AT
 from worker.graph.links import link_request
 from worker.graph.model import Edge, Node, NodeRef
-from worker.graph.selection import Ranking, Selection, select
+from worker.graph.selection import Ranking, Selection, led_by, select
 from worker.graph.signals import MAX_FOUND, file_scores, page_rank
 from worker.graph.snapshot import Snapshot
-from worker.graph.templates import TEMPLATES
+from worker.graph.templates import TEMPLATES, widened
 
 T = TypeVar("T")
 
@@ -119,6 +119,20 @@ def test_classes_of_the_same_family_are_told() -> None:
 def test_nothing_found_says_so(text: str, ranking: Ranking) -> None:
     selection = selected(text, ranking=ranking)
     assert (selection.ranked, selection.reason) == ((), "nothing_found")
+
+
+@pytest.mark.parametrize(
+    "text", ["Thanks, that is all.", "ok", "Please continue", "Go ahead, all is well!", "Hello?"]
+)
+def test_small_talk_brings_nothing_whatever_it_stands_in(text: str) -> None:
+    all_of = function("shop/all.py", "ok", "    return all(please, go, hello)")
+    snapshot = snapshot_of([all_of, *NODES], EDGES)
+    assert selected(text, snapshot=snapshot).reason == "nothing_found"
+    # Any other word, a name spelled as code, or a file that the request comes with: then all words count.
+    assert ids(selected(f"{text} Mail", snapshot=snapshot), snapshot)
+    assert ids(selected(f"{text} `ok`", snapshot=snapshot), snapshot)[0] == all_of.id
+    with_file = link_request(text, ("shop/mail.py",), snapshot)
+    assert ids(select(with_file, snapshot, task_type="DEBUG"), snapshot)
 
 
 @pytest.mark.parametrize("ranking", ["graph", "hop"])
@@ -277,3 +291,27 @@ def test_a_node_of_another_kind_with_the_same_id_is_another_node() -> None:
     path = "docs/a.md"
     snapshot = snapshot_of([Node(label="Spec", id=path, name="A"), Node(label="File", id=path, path=path)])
     assert snapshot.find(NodeRef("Spec", path)) != snapshot.find(NodeRef("File", path))
+
+
+@pytest.mark.parametrize("ranking", ["graph", "hop"])
+def test_what_leads_comes_first_and_nothing_is_lost(ranking: Ranking) -> None:
+    plain = selected("checkout()", ranking=ranking)
+    led = led_by(plain, SHOP, [ALONE.id, FAR.id, "nobody.py::here"])
+    assert ids(led)[:2] == [FAR.id, ALONE.id]
+    assert ids(led)[2:] == [own for own in ids(plain) if own != FAR.id]
+    scores = [score for _, score in led.ranked]
+    assert scores == sorted(scores, reverse=True)
+    assert led_by(plain, SHOP, []) is plain
+
+
+@pytest.mark.parametrize("task_type", sorted(TEMPLATES))
+def test_a_wider_template_goes_further_and_follows_requirements_and_tests(task_type: TaskType) -> None:
+    plain = TEMPLATES[task_type]
+    wide = widened(plain, 1)
+    assert wide.max_hops == plain.max_hops + 1
+    assert wide.edge_weights().keys() >= plain.edge_weights().keys()
+    assert {"TRACES_TO", "TESTED_BY"} <= {rule.relation for rule in wide.edges}
+    assert widened(plain, 0) is plain
+    links = link_request("checkout()", (), SHOP)
+    reached = select(links, SHOP, task_type=task_type, ranking="hop", extra_hops=1)
+    assert {*ids(selected("checkout()", task_type=task_type, ranking="hop"))} < {*ids(reached)}

@@ -2,11 +2,13 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
 from tests.support.dispatching import MemoryLedger, until
 from worker.errors import StoreUnavailable
+from worker.kafka.admission import Slots
 from worker.kafka.attempts import Attempts
 from worker.kafka.health import FailureWindow
 from worker.kafka.outage import StoreGate
@@ -87,6 +89,18 @@ class Bench:
     async def finish(self) -> None:
         await asyncio.wait_for(self.attempts.finish(RECORD, lambda: REF), 5)
 
+    async def finish_when_told_to_end(self) -> None:
+        """In a task that was cancelled and goes on, so that each step says what became of that."""
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()
+        try:
+            await asyncio.sleep(0)
+        except asyncio.CancelledError:
+            await self.attempts.finish(RECORD, lambda: REF)
+        finally:
+            task.uncancel()
+
 
 async def test_an_outcome_of_any_kind_ends_the_record():
     for code in (None, "invalid_json", "internal_error"):
@@ -163,7 +177,7 @@ async def test_a_burial_waits_for_the_store_as_often_as_it_takes_and_is_not_give
 async def test_an_order_to_stop_ends_a_burial_and_gives_nothing_up(order: BaseException):
     bench = Bench(*[TypeError("bug")] * 3, buries=(order,))
     with pytest.raises(type(order)):
-        await bench.attempts.finish(RECORD, lambda: REF)
+        await bench.finish_when_told_to_end()
     assert bench.given_up == 0
 
 
@@ -171,8 +185,25 @@ async def test_an_order_to_stop_ends_a_burial_and_gives_nothing_up(order: BaseEx
 async def test_an_order_to_stop_is_no_defect(order: BaseException):
     bench = Bench(order)
     with pytest.raises(type(order)):
-        await bench.attempts.finish(RECORD, lambda: REF)
+        await bench.finish_when_told_to_end()
     assert bench.calls == ["handle"]
+
+
+async def test_a_cancellation_that_nobody_asked_for_is_a_defect_and_ends_no_record_unanswered():
+    bench = Bench(asyncio.CancelledError(), Handled())
+    await bench.finish()
+    assert bench.calls == ["handle", "handle"]
+    bench = Bench(*[asyncio.CancelledError() for _ in range(3)])
+    await bench.finish()
+    assert bench.calls == ["handle"] * 3 + ["bury 3"]
+
+
+async def test_in_quarantine_a_cancellation_that_nobody_asked_for_is_not_held_against_the_record():
+    bench = Bench(asyncio.CancelledError(), Handled())
+    await bench.enter_quarantine()
+    await bench.finish()
+    assert bench.calls == ["handle", "handle"]
+    assert bench.ledger.attempts == {}
 
 
 async def test_a_defect_counts_once_as_an_internal_error_and_before_the_burial():
@@ -250,6 +281,79 @@ async def test_an_attempt_that_was_cut_off_is_left_behind():
     finishing.cancel()
     await asyncio.wait({finishing})
     assert bench.ledger.attempts == {REF: 1}
+
+
+async def test_a_record_that_is_cut_off_again_and_again_and_ends_no_process_is_never_buried():
+    bench = Bench()
+    await bench.enter_quarantine()
+    begun = asyncio.Event()
+
+    async def handle(record: InboundRecord) -> Handled:
+        begun.set()
+        await asyncio.Event().wait()
+        return Handled()
+
+    bench.handle = handle
+    for _ in range(9):
+        finishing = asyncio.create_task(bench.finish())
+        await asyncio.wait_for(begun.wait(), 5)
+        begun.clear()
+        finishing.cancel()
+        await asyncio.wait({finishing})
+    assert bench.calls == []
+    await bench.quarantine.take_back(at_once=True)
+    assert bench.ledger.attempts == {}
+
+
+async def test_in_quarantine_a_record_whose_store_is_away_lets_other_topics_go_on_and_then_works_alone():
+    graph = Bench(StoreUnavailable("neo4j"), Handled())
+    graph.store_is_away = True
+    other = Bench(*[Handled()] * 3)
+    slots = Slots({"sync": 1, "requests": 4})
+    slots.is_exclusive = True
+    for bench in (graph, other):
+        await bench.enter_quarantine()
+    tasks: list[asyncio.Task[None]] = []
+
+    def ask(topic: str, bench: Bench) -> None:
+        def start() -> bool:
+            attempts = bench.attempts.finish(RECORD, lambda: REF, aside=partial(slots.aside, topic))
+            tasks.append(asyncio.create_task(attempts))
+            tasks[-1].add_done_callback(lambda _: slots.release(topic, b""))
+            return True
+
+        slots.ask(topic, b"", start)
+
+    ask("sync", graph)
+    ask("sync", graph)
+    for _ in range(3):
+        ask("requests", other)
+    await until(lambda: other.calls == ["handle"] * 3)
+    # Should the process end now, the one that waits has no part in it.
+    assert (graph.calls, graph.ledger.attempts) == (["handle"], {})
+    assert (slots.total, slots.aside_of("sync"), len(tasks)) == (1, 1, 4)
+    graph.store_is_away = False
+    graph.steps.append(Handled())
+    await until(lambda: graph.calls == ["handle"] * 3)
+    await asyncio.gather(*tasks)
+
+
+async def test_a_record_that_is_cut_off_while_its_store_is_away_leaves_nothing_behind():
+    bench = Bench(StoreUnavailable("neo4j"))
+    bench.store_is_away = True
+    await bench.enter_quarantine()
+    slots = Slots({"requests": 1})
+    slots.is_exclusive = True
+    slots.ask("requests", b"", lambda: True)
+    finishing = asyncio.create_task(
+        bench.attempts.finish(RECORD, lambda: REF, aside=partial(slots.aside, "requests"))
+    )
+    await until(lambda: slots.aside_of("requests"))
+    finishing.cancel()
+    await asyncio.wait({finishing})
+    slots.release("requests", b"")
+    assert (slots.total, slots.aside_of("requests"), bench.ledger.attempts) == (0, 0, {})
+    bench.gate.stop()
 
 
 @pytest.mark.parametrize("survived", [StoreUnavailable("redis"), TypeError("bug")], ids=["store", "defect"])

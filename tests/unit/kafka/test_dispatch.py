@@ -3,6 +3,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from itertools import pairwise
+from typing import Any
 
 import pytest
 from aiokafka import TopicPartition
@@ -19,7 +21,7 @@ from worker.kafka.attempts import Attempts
 from worker.kafka.dispatch import ConsumerBroken, Dispatcher
 from worker.kafka.health import FailureWindow
 from worker.kafka.outage import StoreGate
-from worker.kafka.partition import Limits
+from worker.kafka.partition import Limits, PauseCause
 from worker.kafka.quarantine import Quarantine
 from worker.kafka.records import Handled, InboundRecord
 from worker.ports import RecordRef
@@ -49,7 +51,12 @@ class Bench:
     """A dispatcher on a fake consumer; its handler keeps every record until the test lets it go."""
 
     def __init__(
-        self, *, limits: Limits | None = None, max_in_flight: int = 16, expected_seconds: float = 0.0
+        self,
+        *,
+        limits: Limits | None = None,
+        max_in_flight: int = 16,
+        share: int | None = None,
+        expected_seconds: float = 0.0,
     ) -> None:
         self.consumer = FakeConsumer()
         self.ledger = MemoryLedger()
@@ -61,7 +68,7 @@ class Bench:
         self.store_is_away = False
         self.now = 0.0
         self.cluster_errors: list[Exception] = []
-        slots = Slots({"requests": max_in_flight})
+        slots = Slots({"requests": max_in_flight}, shares={"requests": share or max_in_flight})
         self.slots = slots
 
         def on_quarantine() -> None:
@@ -146,6 +153,10 @@ class Bench:
     def begun_offsets(self) -> list[int]:
         return [record.offset for record in self.begun]
 
+    def causes(self, tp: TopicPartition) -> set[PauseCause]:
+        """Why it is paused."""
+        return next(owner.causes for owner in self.assignment.partitions if owner.topic_partition == tp)
+
     def committed(self, tp: TopicPartition = P0) -> int | None:
         return self.consumer.stored.get(tp)
 
@@ -222,6 +233,132 @@ async def test_no_more_records_are_in_work_than_there_are_slots():
         await until(lambda: len(bench.begun) == 3)
 
 
+async def test_a_flood_holds_up_nobody_on_other_partitions_and_on_its_own_nobody_within_the_span():
+    bench = Bench(share=2, limits=Limits(commit_interval_seconds=0.01, uncommitted_span=8))
+    bench.consumer.append(P0, *[b"flood"] * 6, key=b"flood")
+    bench.consumer.append(P0, b"within the span", key=b"other")
+    bench.consumer.append(P0, *[b"flood"] * 6, key=b"flood#thread")
+    bench.consumer.append(P0, b"beyond it", key=b"other")
+    bench.consumer.append(P1, b"elsewhere", key=b"other#thread")
+    async with bench.running(P0, P1):
+        await until(lambda: len(bench.begun) == 4)
+        await bench.turn()
+        assert [record.value for record in bench.begun] == [
+            b"flood",
+            b"flood",
+            b"within the span",
+            b"elsewhere",
+        ]
+        assert bench.consumer.paused == {P0}
+        bench.let_go(0, partition=1)
+        bench.let_go(*range(14))
+        await until(lambda: (bench.committed(P0), bench.committed(P1)) == (14, 1))
+
+
+async def test_a_partition_pauses_when_what_waits_is_large_and_goes_on_at_half_of_it():
+    bench = Bench(max_in_flight=1, limits=Limits(commit_interval_seconds=0.01, waiting_bytes=4))
+    bench.consumer.append(P0, b"a", b"bb", b"cc", b"d", b"e")
+    async with bench.running():
+        await until(lambda: bench.begun and bench.consumer.paused)
+        assert bench.consumer.positions[P0] == 3
+        assert (bench.causes(P0), bench.dispatcher.waiting) == ({"backlog"}, 2)
+        bench.let_go(0, 1)
+        await until(lambda: bench.consumer.positions[P0] > 3)
+        bench.let_go(*range(2, 5))
+        await until(lambda: bench.committed() == 5)
+        assert bench.begun_offsets == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize(
+    "more", [{"key": b"kkkk"}, {"headers": (("name", None),)}, {"headers": (("n", b"vvv"),)}], ids=str
+)
+async def test_keys_and_headers_count_among_what_waits(more: dict[str, Any]):
+    bench = Bench(max_in_flight=1, limits=Limits(commit_interval_seconds=0.01, waiting_bytes=4))
+    bench.consumer.append(P0, *[b""] * 5, **more)
+    async with bench.running():
+        await until(lambda: bench.begun and bench.consumer.paused)
+        assert bench.consumer.positions[P0] == 2
+        bench.let_go(*range(5))
+        await until(lambda: bench.committed() == 5)
+
+
+async def test_a_backlog_is_read_beside_the_work_and_not_before_it():
+    bench = Bench(max_in_flight=1)
+    bench.consumer.append(P0, *[b"x"] * 100)
+    async with bench.running():
+        read = [bench.consumer.positions[P0]]
+        while read[-1] < 100:
+            await asyncio.sleep(0)
+            read.append(bench.consumer.positions[P0])
+        # Two at once only where the first of them begins without waiting.
+        assert max(after - before for before, after in pairwise(read)) <= 2
+        bench.let_go(*range(100))
+
+
+async def test_what_waits_at_the_end_is_left_to_the_next_owner_unless_later_work_has_begun():
+    bench = Bench(share=1, limits=Limits(commit_interval_seconds=3_600))
+    bench.consumer.append(P0, b"a", b"b", key=b"flood")
+    bench.consumer.append(P0, b"c", key=b"other")
+    bench.consumer.append(P0, b"d", b"e", key=b"flood")
+    async with bench.running():
+        await until(lambda: bench.consumer.positions[P0] == 5)
+        leaving = asyncio.create_task(bench.assignment.leave(drain_seconds=5))
+        bench.let_go(*range(5))
+        await asyncio.wait_for(leaving, 2)
+        assert bench.begun_offsets == [0, 2, 1]
+        assert bench.committed() == 3
+
+
+@pytest.mark.parametrize(("waiting", "begun"), [(3, 3), (4, 0)])
+async def test_a_drain_begins_no_more_than_one_round_and_in_a_flood_nothing(waiting: int, begun: int):
+    bench = Bench(max_in_flight=3, share=1, limits=Limits(commit_interval_seconds=3_600))
+    bench.consumer.append(P0, *[b"flood"] * (1 + waiting), key=b"flood")
+    bench.consumer.append(P0, b"behind it", key=b"other")
+    async with bench.running():
+        await until(lambda: bench.consumer.positions[P0] == 2 + waiting)
+        bench.let_go(1 + waiting)
+        await until(lambda: bench.ended == [1 + waiting])
+        leaving = asyncio.create_task(bench.assignment.leave(drain_seconds=60))
+        bench.let_go(*range(1 + waiting))
+        await asyncio.wait_for(leaving, 5)
+        assert len(bench.begun) == 2 + begun
+        assert bench.committed() == (1 if begun == 0 else 2 + waiting)
+        assert bench.slots.total == 0
+        assert bench.ledger.starts == {}
+
+
+async def test_partitions_with_the_fewest_waiting_are_drained_first():
+    bench = Bench(max_in_flight=3, share=1, limits=Limits(commit_interval_seconds=3_600))
+    for tp, waiting in ((P0, 3), (P1, 1)):
+        bench.consumer.append(tp, *[b"flood"] * (1 + waiting), key=b"flood %d" % tp.partition)
+        bench.consumer.append(tp, b"behind it", key=b"other")
+    async with bench.running(P0, P1):
+        await until(lambda: (bench.consumer.positions[P0], bench.consumer.positions[P1]) == (5, 3))
+        bench.let_go(4)
+        bench.let_go(2, partition=1)
+        await until(lambda: bench.ended == [4, 2])
+        leaving = asyncio.create_task(bench.assignment.leave(drain_seconds=60))
+        for partition in (0, 1):
+            bench.let_go(*range(4), partition=partition)
+        await asyncio.wait_for(leaving, 5)
+        assert (bench.committed(P0), bench.committed(P1)) == (1, 3)
+
+
+async def test_what_waited_when_its_partition_was_revoked_begins_with_the_next_owner_alone():
+    bench = Bench(share=1)
+    bench.consumer.append(P0, b"a", b"b", b"c")
+    async with bench.running():
+        await until(lambda: bench.consumer.positions[P0] == 3)
+        await bench.consumer.rebalance(bench.assignment, [P1])
+        await bench.turn()
+        assert bench.begun_offsets == [0]
+        assert bench.slots.total == 0
+        await bench.consumer.rebalance(bench.assignment, [P0])
+        bench.let_go(0, 1, 2)
+        await until(lambda: bench.committed() == 3)
+        assert bench.begun_offsets == [0, 0, 1, 2]
+
+
 async def test_a_partition_pauses_at_the_cap_and_goes_on_at_half_of_it():
     bench = Bench(limits=Limits(commit_interval_seconds=0.01, uncommitted_span=4))
     bench.consumer.append(P0, *[b"x"] * 9)
@@ -229,10 +366,12 @@ async def test_a_partition_pauses_at_the_cap_and_goes_on_at_half_of_it():
     async with bench.running(P0, P1):
         await until(lambda: len(bench.begun) == 5)
         bench.let_go(1, 2, 3)
+        assert bench.causes(P0) == {"backlog"}  # as in any flood
         await until(lambda: bench.ended == [1, 2, 3])
         await bench.turn()
         assert sorted(bench.begun_offsets) == [0, 0, 1, 2, 3]
         assert bench.consumer.paused == {P0}
+        assert bench.causes(P0) == {"span"}
         bench.let_go(0)
         await until(lambda: len(bench.begun) == 9)
         assert sorted(bench.begun_offsets) == [0, 0, 1, 2, 3, 4, 5, 6, 7]
@@ -266,15 +405,15 @@ async def test_a_position_is_not_committed_while_a_record_before_it_is_in_work()
         assert bench.committed() is None
 
 
-async def test_a_record_in_hand_is_not_committed_past_by_a_position_that_comes_late():
+async def test_a_record_that_waits_is_not_committed_past_by_a_position_that_comes_late():
     bench = Bench(max_in_flight=1)
     bench.consumer.append(P1, b"occupies the slot")
     async with bench.running(P0, P1):
         await until(lambda: bench.begun)
         bench.consumer.position_known = asyncio.Event()
         await until(lambda: bench.consumer.waiting_for_position)
-        bench.consumer.append(P0, b"in hand")
-        await until(lambda: not bench.consumer.waiting)
+        bench.consumer.append(P0, b"waits")
+        await until(lambda: bench.consumer.positions[P0] == 1)
         bench.consumer.position_known.set()
         await asyncio.sleep(0.05)
         assert bench.committed() is None
@@ -546,14 +685,19 @@ async def test_leaving_in_order_clears_the_starts():
     assert bench.ledger.starts == {}
 
 
-async def test_work_that_was_cut_off_keeps_the_starts():
+async def test_a_rebalance_that_cuts_work_off_clears_no_death_and_is_none():
     bench = Bench()
+    bench.ledger.starts["group", ref(P0, 0)] = 1
     bench.consumer.append(P0, b"a")
     bench.consumer.append(P1, b"b")
     async with bench.running(P0, P1):
-        await until(lambda: len(bench.begun) == 2)
         bench.let_go(0, partition=1)
         await until(lambda: bench.committed(P1) == 1)
+        for times in range(1, 6):
+            await until(lambda times=times: bench.begun_offsets.count(0) == times + 1)
+            assert bench.ledger.starts["group", ref(P0, 0)] == 2
+            await bench.consumer.rebalance(bench.assignment, [P0, P1])
+        assert not bench.quarantine.is_active
     assert bench.ledger.starts == {("group", ref(P0, 0)): 1}
 
 
@@ -706,9 +850,9 @@ async def test_a_member_without_partitions_is_assigned_and_one_in_a_rebalance_is
 Event = Callable[[Bench], Awaitable[None]]
 
 
-def appending(tp: TopicPartition, count: int, gap: int) -> Event:
+def appending(tp: TopicPartition, count: int, gap: int, key: bytes | None) -> Event:
     async def event(bench: Bench) -> None:
-        bench.consumer.append(tp, *[b"x"] * count, gap=gap)
+        bench.consumer.append(tp, *[b"x"] * count, gap=gap, key=key)
 
     return event
 
@@ -742,7 +886,13 @@ def turning(times: int) -> Event:
 
 
 EVENTS = st.lists(
-    st.builds(appending, st.sampled_from([P0, P1]), st.integers(1, 4), st.integers(0, 2))
+    st.builds(
+        appending,
+        st.sampled_from([P0, P1]),
+        st.integers(1, 4),
+        st.integers(0, 2),
+        st.sampled_from([None, b"p", b"q#t"]),
+    )
     | st.builds(finishing, st.integers(0, 1), st.integers(0, 30))
     | st.builds(rebalancing, st.sampled_from([[P0], [P1], [P0, P1], []]))
     | st.builds(store_away, st.booleans())
@@ -755,8 +905,10 @@ EVENTS = st.lists(
 @given(EVENTS)
 def test_nothing_is_lost_or_committed_unfinished_whatever_happens(events: list[Event]):
     async def play() -> None:
-        limits = Limits(commit_interval_seconds=0.0, revoke_wait_seconds=0.0, uncommitted_span=6)
-        bench = Bench(limits=limits, max_in_flight=3)
+        limits = Limits(
+            commit_interval_seconds=0.0, revoke_wait_seconds=0.0, uncommitted_span=6, waiting_bytes=4
+        )
+        bench = Bench(limits=limits, max_in_flight=3, share=2)
         done: dict[TopicPartition, set[int]] = {P0: set(), P1: set()}
         handle = bench.handle
 

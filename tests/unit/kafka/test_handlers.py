@@ -189,16 +189,6 @@ async def test_forgiven_things_are_counted(bench: Bench) -> None:
     assert metric(bench, "context_naive_times_total") == 1
 
 
-async def test_a_usage_log_that_cannot_be_written_stops_nothing(bench: Bench) -> None:
-    def full(name: str) -> None:
-        if name == "before append":
-            raise OSError(28, "No space left on device")
-
-    bench.step = full
-    assert await bench.handler().handle(record()) == Handled()
-    assert metric(bench, "context_usage_log_failures_total") == 1
-
-
 # --- Rejections ----------------------------------------------------------------------------------------
 
 
@@ -223,9 +213,9 @@ async def test_a_rejection_is_stored_and_has_a_usage_event_without_tokens_and_ti
     assert bench.on(BUNDLES)[0].value == bench.on(BUNDLES)[1].value
 
 
-async def test_what_is_not_supported_is_refused_before_anything_is_assembled(bench: Bench) -> None:
-    await bench.handler().handle(record(fields(must_cite=["x"])))
-    assert bench.values(BUNDLES)[0]["code"] == "not_supported"
+async def test_a_layer_that_is_unknown_is_refused_before_anything_is_assembled(bench: Bench) -> None:
+    await bench.handler().handle(record(fields(budget={"layers": {"dreams": 1}})))
+    assert bench.values(BUNDLES)[0]["code"] == "unknown_layer"
     assert bench.assembled == 0
 
 

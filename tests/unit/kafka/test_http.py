@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import hmac
 import signal
 import socket
 from collections.abc import AsyncGenerator
@@ -67,7 +68,9 @@ async def test_health_is_answered_from_the_worker_with_its_reasons() -> None:
         ] * 2
         health.not_live, health.not_ready = ("loop_lag",), ("draining", "broker_away")
         live, ready = await client.get("/livez"), await client.get("/readyz")
-    assert (live.status_code, live.json()) == (503, {"ok": False, "reasons": ["loop_lag"]})
+    assert (live.status_code, live.json()["ok"], live.json()["reasons"]) == (503, False, ["loop_lag"])
+    assert live.json()["because"]["loop_lag"].startswith("the event loop hardly turns")
+    assert ready.json()["because"].keys() == {"draining", "broker_away"}
     assert (ready.status_code, ready.json()["reasons"]) == (503, ["draining", "broker_away"])
 
 
@@ -138,6 +141,20 @@ async def test_without_the_token_nothing_is_given_away(offered: str | None) -> N
     assert (known.status_code, known.headers["www-authenticate"]) == (401, "Bearer")
     assert known.content == unknown.content
     assert bundles.asked == []
+
+
+async def test_a_token_is_compared_in_a_time_that_tells_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    compared: list[tuple[bytes, bytes]] = []
+
+    def compare(offered: bytes, expected: bytes) -> bool:
+        compared.append((offered, expected))
+        return True
+
+    monkeypatch.setattr(hmac, "compare_digest", compare)
+    async with served(token=TOKEN) as client:
+        answer = await client.get(URL, headers={"Authorization": "Bearer other"})
+    # What it says decides alone: nothing else looked at the token before.
+    assert (answer.status_code, compared) == (200, [(b"other", TOKEN.encode())])
 
 
 @pytest.mark.parametrize("offered", ["Bearer s3cret", "bearer s3cret", "Bearer  s3cret"])

@@ -71,13 +71,26 @@ class Tracking(RuleBasedStateMachine):
         self.next = 0
         self.seen = False
         self.highest_commit = -1
+        self.admitted: list[int] = []
 
     @rule(gap=st.integers(0, 3))
     def admit(self, gap: int) -> None:
         self.tracker.admit(self.next + gap)
         self.unfinished.add(self.next + gap)
+        self.admitted.append(self.next + gap)
         self.next += gap + 1
         self.seen = True
+
+    @precondition(lambda self: bool(self.admitted))
+    @rule(data=st.data())
+    def withdraw(self, data: st.DataObject) -> None:
+        offset = data.draw(st.sampled_from(self.admitted[-2:]))
+        is_last = offset == self.admitted[-1] and offset in self.unfinished
+        assert self.tracker.withdraw(offset) is is_last
+        if is_last:
+            self.unfinished.remove(offset)
+            self.admitted.pop()
+            self.next = offset
 
     @precondition(lambda self: bool(self.unfinished))
     @rule(data=st.data())

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given, settings
@@ -18,10 +19,14 @@ def at(offset: int, *, partition: int = 3, scope: str = "cluster") -> RecordRef:
     return RecordRef(scope=scope, topic="requests", partition=partition, offset=offset)
 
 
-def life(ledger: MemoryLedger, *, span: int = 1_000) -> tuple[Quarantine, list[bool]]:
+def life(
+    ledger: MemoryLedger, *, span: int = 1_000, clock: Callable[[], float] = lambda: 0.0
+) -> tuple[Quarantine, list[bool]]:
     """A new process on the same ledger, and what it was told about its quarantine."""
     changes: list[bool] = []
-    quarantine = Quarantine(ledger, span=span, on_change=lambda: changes.append(quarantine.is_active))
+    quarantine = Quarantine(
+        ledger, span=span, on_change=lambda: changes.append(quarantine.is_active), clock=clock
+    )
     return quarantine, changes
 
 
@@ -203,6 +208,65 @@ async def test_a_record_that_ended_is_not_held_responsible_for_later_deaths():
     for _ in range(9):
         assert await quarantine.begin(at(7)) == 0
         await quarantine.end(at(7))
+
+
+async def test_a_partition_that_comes_back_to_the_process_that_cut_it_off_is_no_further_life():
+    ledger = MemoryLedger()
+    quarantine, _ = life(ledger)
+    for _ in range(9):
+        await quarantine.started("group", at(7), end_offset=9)
+        quarantine.cut_off(at(7), group="group")
+    assert not quarantine.is_active
+    assert ledger.starts == {("group", at(0)): 1}
+
+
+@pytest.mark.parametrize(("seconds", "left"), [(9.9, 2), (10.0, 1)])
+async def test_a_cut_off_is_taken_back_when_it_was_outlived_and_the_deaths_before_it_are_not(
+    seconds: float, left: int
+):
+    ledger = MemoryLedger(starts={("group", at(0)): 1}, attempts={at(8): 1})
+    now = 100.0
+    quarantine, _ = life(ledger, clock=lambda: now)
+    await quarantine.started("group", at(7), end_offset=9)
+    assert await quarantine.begin(at(8)) == 1
+    quarantine.cut_off(at(7), group="group")
+    quarantine.cut_off(at(8))
+    now += seconds
+    for _ in range(3):
+        await quarantine.take_back()
+    assert (ledger.starts, ledger.attempts) == ({("group", at(0)): left}, {at(8): left})
+
+
+async def test_a_process_that_dies_of_what_it_has_cut_off_is_a_death():
+    """As of a thread that goes on: three of them, and the next life is in quarantine, or buries."""
+    ledger = MemoryLedger()
+    for _ in range(2):
+        quarantine, _ = life(ledger)
+        await quarantine.started("group", at(7), end_offset=9)
+        quarantine.cut_off(at(7), group="group")
+        await quarantine.take_back()
+    quarantine, _ = life(ledger)
+    await quarantine.started("group", at(7), end_offset=9)
+    assert quarantine.is_active
+    for _ in range(3):
+        quarantine, _ = life(ledger)
+        await quarantine.begin(at(8))
+        quarantine.cut_off(at(8))
+        await quarantine.take_back()
+    assert must_be_buried(earlier_attempts=ledger.attempts[at(8)])
+
+
+async def test_without_the_ledger_a_cut_off_is_taken_back_at_a_later_call():
+    ledger = MemoryLedger()
+    quarantine, _ = life(ledger)
+    await quarantine.started("group", at(7), end_offset=9)
+    quarantine.cut_off(at(7), group="group")
+    ledger.is_away = True
+    await quarantine.take_back(at_once=True)
+    ledger.is_away = False
+    assert ledger.starts == {("group", at(0)): 1}
+    await quarantine.take_back(at_once=True)
+    assert ledger.starts == {}
 
 
 async def test_without_the_ledger_a_start_decides_nothing_and_leaving_goes_on():

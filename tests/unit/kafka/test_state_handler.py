@@ -15,6 +15,7 @@ from tests.support.handling import LIMITS, NOW_MS, ROUTES, Bench, broken, open_s
 from tests.support.handling import record as request_record
 from tests.support.state_events import BODIES, held
 from worker.errors import StoreUnavailable
+from worker.kafka.plain_handler import Door
 from worker.kafka.records import Handled, InboundRecord
 from worker.kafka.replies import Replies
 from worker.kafka.state_handler import StateHandler
@@ -59,10 +60,7 @@ class StateBench:
         self.store = store
         self.told: list[tuple[str, Applied]] = []
         telemetry = stores.telemetry
-        self.handler = StateHandler(
-            writer=StateWriter(
-                store, on_applied=lambda project, applied: self.told.append((project, applied))
-            ),
+        door = Door(
             replies=Replies(
                 stores,
                 ROUTES,
@@ -74,6 +72,12 @@ class StateBench:
             limits=LIMITS.body,
             telemetry=telemetry,
             failpoints=stores.failpoints,
+        )
+        self.handler = StateHandler(
+            door,
+            writer=StateWriter(
+                store, on_applied=lambda project, applied: self.told.append((project, applied))
+            ),
         )
 
     async def session(self) -> bytes:

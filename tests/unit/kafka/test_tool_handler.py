@@ -3,20 +3,23 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncGenerator, Mapping
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from schemas.tools import ToolError, tool_event_id
-from tests.support.handling import LIMITS, ROUTES, Bench, open_store
+from schemas.tools import ToolError
+from tests.support.handling import LIMITS, NOW, ROUTES, Bench, open_store
 from tests.support.handling import record as request_record
 from worker.errors import StoreUnavailable
 from worker.failpoints import FailpointError, Failpoints
+from worker.kafka.plain_handler import Door
 from worker.kafka.records import Handled, InboundRecord
 from worker.kafka.replies import Replies
 from worker.kafka.tool_handler import ToolHandler
 from worker.ports import Scope
+from worker.retrieval.recording import CallsFor, notes_of
 from worker.retrieval.toolbox import ToolAnswer
 from worker.state.writing import StateWriter
 from worker.stores.sqlite_state import SqliteStateStore
@@ -31,7 +34,6 @@ FIELDS: dict[str, Any] = {
     "budget_tokens": 500,
 }
 RESULTS, DEAD = ROUTES.bundles, ROUTES.dead_letters
-NOTE = tool_event_id(tool="get_code", thread_id="t-1", request_id="r-1")
 
 
 class ToolBench:
@@ -41,13 +43,19 @@ class ToolBench:
         self.stores = stores
         self.state = state
         self.answer: ToolAnswer | BaseException = ToolAnswer(content="def f(): ...", tokens=5)
-        self.calls: list[tuple[Scope, str, Mapping[str, Any], int | None]] = []
+        self.calls: list[tuple[Scope, str, Mapping[str, Any], int | None, str | None]] = []
         self.writer = StateWriter(state, on_applied=lambda _project, _applied: None)
 
     async def call(
-        self, scope: Scope, tool: str, arguments: Mapping[str, Any], *, budget_tokens: int | None = None
+        self,
+        scope: Scope,
+        tool: str,
+        arguments: Mapping[str, Any],
+        *,
+        budget_tokens: int | None = None,
+        request_id: str | None = None,
     ) -> ToolAnswer:
-        self.calls.append((scope, tool, arguments, budget_tokens))
+        self.calls.append((scope, tool, arguments, budget_tokens, request_id))
         if isinstance(self.answer, BaseException):
             raise self.answer
         return self.answer
@@ -58,9 +66,7 @@ class ToolBench:
     def handler(self, failpoints: Failpoints | None = None) -> ToolHandler:
         telemetry = self.stores.telemetry
         points = failpoints or self.stores.failpoints
-        return ToolHandler(
-            tools=self,
-            writer=self.writer,
+        door = Door(
             replies=Replies(
                 self.stores, ROUTES, telemetry=telemetry, failpoints=points, ended=telemetry.tool_calls
             ),
@@ -69,9 +75,15 @@ class ToolBench:
             telemetry=telemetry,
             failpoints=points,
         )
+        return ToolHandler(door, tools=self, writer=self.writer)
 
-    async def is_noted(self, event_id: str = NOTE, project: str = "shop") -> bool:
-        return not (await self.state.heads(project, ["t-1"], event_ids=[event_id])).missing
+    async def is_noted(self, request_id: str | None = "r-1", project: str = "shop") -> bool:
+        """Of that request; None: of none, at the time of the record or after."""
+        scope = Scope(project_id=project, thread_id="t-1")
+        since = NOW - timedelta(seconds=1) if request_id is None else NOW + timedelta(days=1)
+        calls = CallsFor(request_ids=(request_id,) if request_id else (), since=since, until=since)
+        notes = [*notes_of(scope, subject="get_code", calls=calls)]
+        return len((await self.state.heads(project, ["t-1"], event_ids=notes)).missing) < len(notes)
 
     def counted(self, outcome: str, code: str = "") -> float:
         labels = {"outcome": outcome, "code": code}
@@ -97,7 +109,7 @@ def fields(**changes: Any) -> dict[str, Any]:
 async def test_a_call_is_answered_within_its_scope_and_noted_before_its_reply(bench: ToolBench) -> None:
     assert await bench.handle(record(headers=(("correlation_id", b"x"),))) == Handled()
     assert bench.calls == [
-        (Scope(project_id="shop", thread_id="t-1"), "get_code", {"entity_id": "a.py::f"}, 500)
+        (Scope(project_id="shop", thread_id="t-1"), "get_code", {"entity_id": "a.py::f"}, 500, "r-1")
     ]
     (reply,) = bench.stores.published
     assert (reply.topic, reply.key) == (RESULTS, b"shop")
@@ -124,9 +136,16 @@ async def test_calls_of_one_tool_for_one_request_are_one_note_however_often_they
 ) -> None:
     for number in range(4):
         await bench.handle(record(fields(call_id=f"c-{number}", arguments={"entity_id": f"{number}"})))
-    ids = [tool_event_id(tool="get_code", thread_id="t-1", request_id=r) for r in ("r-1", None, "r-2")]
-    assert [await bench.is_noted(event_id) for event_id in ids] == [True, False, False]
-    assert await bench.state.compact("shop", before_us=2**53 - 1) == 1
+    assert [await bench.is_noted(request_id) for request_id in ("r-1", None, "r-2")] == [True, False, False]
+    assert await bench.state.purge("shop") == 1
+
+
+async def test_calls_for_no_request_are_three_notes_however_many_a_second_brings(bench: ToolBench) -> None:
+    body = {name: value for name, value in FIELDS.items() if name != "request_id"}
+    for number in range(4):
+        await bench.handle(record({**body, "call_id": f"c-{number}"}))
+    assert [await bench.is_noted(request_id) for request_id in ("r-1", None)] == [False, True]
+    assert await bench.state.purge("shop") == 3
 
 
 async def test_a_failed_call_is_answered_and_not_noted(bench: ToolBench) -> None:

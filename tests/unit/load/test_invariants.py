@@ -411,6 +411,15 @@ def test_what_cannot_be_recounted_is_said():
     assert sum(verdicts_of(unknown)["I6"].not_judged.values()) == 1
 
 
+def test_a_usage_event_of_a_retry_needs_no_reply_to_a_request() -> None:
+    def of_retry(fields: dict[str, Any]) -> None:
+        own = f"{RUN}:nobody"
+        fields.update(request_id=own, parent_request_id=f"{RUN}:r1", event_id=usage_event_id("shop", own, 0))
+
+    run = stray(usages=(edited(clean()[BUNDLE].usages[0], of_retry),))
+    assert all(verdict.holds for verdict in verdicts_of(run).values())
+
+
 @settings(max_examples=40)
 @given(body=st.binary(max_size=60) | st.text(max_size=60).map(str.encode), usage=st.binary(max_size=30))
 def test_no_reply_however_broken_stops_the_judging(body: bytes, usage: bytes):

@@ -1,5 +1,9 @@
 from __future__ import annotations
 
+import asyncio
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
 from worker.load.observations import Letter, Seen, Sent
 from worker.load.rewriting import Asked, RequestKey
 from worker.load.spool import LetterNote, SeenNote, SentNote, Spool, Where, key_digest
@@ -54,6 +58,25 @@ async def test_what_belongs_together_comes_back_together_and_repeats_are_counted
     assert case.usages == (Seen(body=b"u", kind="bundle"),)
     assert case.earlier == (Seen(body=b"a", kind="bundle"),)
     assert sorted(item.copies for item in case.letters) == [1, 2]
+
+
+async def test_a_flush_that_is_cancelled_loses_nothing_whether_it_has_begun_or_not():
+    with ThreadPoolExecutor(1) as only_thread, Spool() as spool:
+        asyncio.get_running_loop().set_default_executor(only_thread)
+        is_over = threading.Event()
+        only_thread.submit(is_over.wait, 60)
+        flushing: list[asyncio.Task[None]] = []
+        for number in range(3):
+            spool.note(sent(number))
+            flushing.append(asyncio.create_task(spool.flush()))
+            await asyncio.sleep(0)
+        for flush in flushing:
+            flush.cancel()
+        await asyncio.gather(*flushing, return_exceptions=True)
+        is_over.set()
+        await spool.flush()
+        (case,) = spool.cases()
+    assert [one.offset for one in case.sent] == [0, 1, 2]
 
 
 async def test_a_record_without_ids_is_joined_by_what_else_it_has():

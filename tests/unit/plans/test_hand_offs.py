@@ -89,7 +89,7 @@ def test_the_mission_block_takes_it():
     assert data.active_work == ("Wire the exporter", "Write the guide")
     assert data.key_files == ("docs/a.md", "src/app.py", "README.md")
     assert data.commands == ("make build", "make test")
-    assert data.alerts == ("Not done: The guide", "Verify: Open the page")
+    assert data.alerts == ("Not done: The guide", "Verify: Open the page", "Refers to: 3fa9c1d, #12")
 
 
 @pytest.mark.parametrize(

@@ -10,25 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.support.plan_documents import PATHS, check_document
 from worker.plans.hand_offs import read_hand_off
 from worker.plans.reading import read_plan
-from worker.plans.results import PlanDocument
 from worker.plans.wire import to_handoff_data, to_plan
 
-PATHS = (
-    None,
-    "PLAN.md",
-    ".kiro/specs/f/tasks.md",
-    "specs/001-x/tasks.md",
-    "openspec/changes/c/tasks.md",
-    "openspec/changes/archive/2026-01-01-c/tasks.md",
-    "docs/superpowers/plans/2026-01-01-x.md",
-    ".planning/ROADMAP.md",
-    ".planning/phases/01-a/01-01-PLAN.md",
-    "memory-bank/activeContext.md",
-    "backlog/tasks/back-1 - x.md",
-    "x.json",
-)
 PIECES = (
     *(
         "- [ ] ",
@@ -110,7 +96,7 @@ TEXTS = st.lists(LINES, max_size=25).flatmap(
 @settings(max_examples=100, deadline=None)
 def test_every_text_gives_a_document_whose_parts_agree(path: str | None, text: str):
     document = read_plan(path, text)
-    _check(document, is_named="current" in text.lower())
+    check_document(document, is_named="current" in text.lower())
     assert read_plan(path, text) == document
     plan = to_plan(document, "p", path)
     assert plan.model_validate_json(plan.model_dump_json()) == plan
@@ -119,7 +105,7 @@ def test_every_text_gives_a_document_whose_parts_agree(path: str | None, text: s
 @given(st.text(max_size=400))
 @settings(max_examples=40, deadline=None)
 def test_text_that_is_no_plan_never_raises(text: str):
-    _check(read_plan("notes.md", text))
+    check_document(read_plan("notes.md", text))
     read_hand_off("HANDOFF.md", text)
 
 
@@ -187,22 +173,3 @@ def _calls(text: str) -> int:
     finally:
         sys.setprofile(before)
     return count
-
-
-def _check(document: PlanDocument, *, is_named: bool = False) -> None:
-    ids = [one.id for one in document.steps]
-    assert len(set(ids)) == len(ids)
-    by_id = {one.id: one for one in document.steps}
-    for place, one in enumerate(document.steps):
-        assert one.parent is None or ids.index(one.parent) < place
-        assert all(other in by_id for other in one.depends_on)
-    if document.active is not None:
-        active = by_id[document.active]
-        assert active.status not in {"done", "skipped", "deferred"}
-        assert not active.optional or active.status == "active" or is_named
-    for other in (*document.also_active, *document.parallel_with, *document.next):
-        assert by_id[other].status not in {"done", "skipped", "deferred"}
-    assert 0 <= document.progress.done <= document.progress.closed <= document.progress.total
-    lines = [note.line for note in document.notes]
-    assert lines == sorted(lines)
-    assert document.format != "unknown_format" or (document.notes and not document.steps)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from worker.plans.hand_offs import read_hand_off
 from worker.plans.reading import read_plan
-from worker.plans.wire import to_plan
+from worker.plans.wire import to_handoff_data, to_plan
 from worker.providers.plan import plan_window
 
 
@@ -29,6 +30,26 @@ def test_what_is_carried_is_valid_on_the_wire():
     document = read_plan("PLAN.md", "- [ ] a\0b\n- [ ] **T1**: c (depends on T1)\n- [?] odd\n")
     plan = to_plan(document, "p1", "PLAN.md")
     assert plan.model_validate_json(plan.model_dump_json()) == plan
+
+
+def test_a_hand_off_says_what_was_left_how_it_is_verified_and_what_it_refers_to():
+    text = (
+        "# Handoff\n## Done\nParser (#7)\n## Not done\nThe guide\n## Next\nMend 3fa9c1d\n"
+        "## How to verify\nOpen it\n"
+    )
+    document = read_hand_off("HANDOFF.md", text)
+    assert document is not None
+    assert to_handoff_data(document).alerts == (
+        "Not done: The guide",
+        "Verify: Open it",
+        "Refers to: 3fa9c1d, #7",
+    )
+    many = read_hand_off("HANDOFF.md", text + "".join(f"- #{number}\n" for number in range(100, 140)))
+    assert many is not None
+    assert to_handoff_data(many).alerts[-1].endswith("#105, #106, #107 and 32 more")
+    bare = read_hand_off("HANDOFF.md", "# Handoff\n## Done\nParser\n## Next\nGo on\n")
+    assert bare is not None
+    assert to_handoff_data(bare).alerts == ()
 
 
 def test_the_window_is_drawn_around_the_active_step():

@@ -22,6 +22,7 @@ from worker.code import cache
 from worker.code.extracting_pool import ExtractingPool
 from worker.code.extractor import extract
 from worker.code.facts import ModuleFacts
+from worker.code.neighbourhood import link_calls
 from worker.code.sources import Refused, SourceRoots
 from worker.errors import Unavailable
 from worker.ports import LayerContribution, Scope
@@ -454,6 +455,20 @@ async def test_what_is_kept_gives_what_reading_anew_gives(tmp_path: Path) -> Non
         assert extracted.call_count == 1
     assert changed == await ask(provider_of(root), list(SHOP))
     assert changed != first
+
+
+async def test_files_are_linked_once_whatever_requests_name_in_them(tmp_path: Path) -> None:
+    root = write(tmp_path, SHOP)
+    provider = provider_of(root)
+    payload = {"files_created": list(SHOP)}
+    messages = ("checkout() fails", "price() and add() fail", "total() is wrong")
+    requests = [frame(payload=payload, user_message=message) for message in messages]
+    with patch.object(ast_view, "link_calls", side_effect=link_calls) as linked:
+        layers = [await provider.provide(request, SCOPE, BUDGET) for request in requests]
+        assert linked.call_count == 1
+    anew = [await provider_of(root).provide(request, SCOPE, BUDGET) for request in requests]
+    assert layers == anew
+    assert layers[0] != layers[2]
 
 
 async def test_nothing_kept_for_one_project_serves_another(tmp_path: Path) -> None:

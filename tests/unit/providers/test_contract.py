@@ -148,21 +148,20 @@ async def _provide(
 
 
 every_provider = pytest.mark.parametrize("make", PROVIDERS)
-examples = settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+# To make up a request takes longer than any source does over it: a property asks all sources with each.
+examples = settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 
 # --- Claims ------------------------------------------------------------------------------------------
 
 
-@every_provider
 @examples
 @given(request=_requests)
-def test_the_same_request_gives_the_same_contribution(
-    make: Callable[[], Provider], request: dict[str, Any]
-) -> None:
-    contribution = provide(make, request)
-    assert provide(make, request) == contribution
+def test_the_same_request_gives_the_same_contribution(request: dict[str, Any]) -> None:
     renamed = request | {"request_id": "another", "deadline_ms": 7, "layer_timeouts_ms": {"plan": 1}}
-    assert provide(make, renamed) == contribution
+    for make in PROVIDERS:
+        contribution = provide(make, request)
+        assert provide(make, request) == contribution
+        assert provide(make, renamed) == contribution
 
 
 def _check_fragment(fragment: Fragment) -> None:
@@ -182,13 +181,16 @@ def _check_fragment(fragment: Fragment) -> None:
     assert len(fragment.metadata) <= 64
 
 
-@every_provider
 @examples
 @given(request=_requests, tokens=st.integers(0, 3_000))
-def test_fragments_are_sound(make: Callable[[], Provider], request: dict[str, Any], tokens: int) -> None:
-    contribution = provide(make, request, tokens=tokens)
-    fragments = contribution.fragments
-    assert all(fragment.layer == contribution.layer == make().layer for fragment in fragments)
+def test_fragments_are_sound(request: dict[str, Any], tokens: int) -> None:
+    for make in PROVIDERS:
+        contribution = provide(make, request, tokens=tokens)
+        assert all(f.layer == contribution.layer == make().layer for f in contribution.fragments)
+        _check_fragments(contribution.fragments)
+
+
+def _check_fragments(fragments: Sequence[Fragment]) -> None:
     for fragment in fragments:
         _check_fragment(fragment)
     positions = [fragment.position for fragment in fragments]
@@ -197,13 +199,14 @@ def test_fragments_are_sound(make: Callable[[], Provider], request: dict[str, An
     assert len({fragment.key for fragment in fragments}) == len(fragments)
 
 
-@every_provider
 @examples
 @given(request=_requests, subject=st.sampled_from([IMPLEMENT, GATED]))
-def test_status_reason_and_content_agree(
-    make: Callable[[], Provider], request: dict[str, Any], subject: Subject
-) -> None:
-    contribution = provide(make, request, subject)
+def test_status_reason_and_content_agree(request: dict[str, Any], subject: Subject) -> None:
+    for make in PROVIDERS:
+        _check_status(provide(make, request, subject))
+
+
+def _check_status(contribution: LayerContribution) -> None:
     if contribution.status == "ok":
         assert contribution.fragments
         assert contribution.reason is None
@@ -223,15 +226,13 @@ def test_an_empty_request_is_answered_with_a_reason(make: Callable[[], Provider]
     assert contribution.fragments == ()
 
 
-@every_provider
 @examples
 @given(request=_requests)
-def test_a_gated_subject_takes_nothing_away_that_stands_in_the_request(
-    make: Callable[[], Provider], request: dict[str, Any]
-) -> None:
-    contribution = provide(make, request)
-    if contribution.status != "off":
-        assert provide(make, request, GATED) == contribution
+def test_a_gated_subject_takes_nothing_away_that_stands_in_the_request(request: dict[str, Any]) -> None:
+    for make in PROVIDERS:
+        contribution = provide(make, request)
+        if contribution.status != "off":
+            assert provide(make, request, GATED) == contribution
 
 
 @examples
@@ -294,7 +295,7 @@ def test_the_fragments_in_order_read_as_the_plain_functions_do(request: dict[str
 
 def test_neither_hash_seed_nor_process_changes_a_contribution() -> None:
     program = Path(__file__).with_name("print_contributions.py")
-    digests = outputs([str(program)], seeds=("0", "1", "12345"))
+    digests = outputs([str(program)], seeds=("0", "12345"))
     assert len(digests) == 1
     assert len(digests.pop()) == 65
 

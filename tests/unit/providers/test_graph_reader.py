@@ -16,6 +16,7 @@ from tests.unit.providers.frames import BUDGET, BYTES, IMPLEMENT, SCOPE, frame, 
 from worker.budget.tokens import counter_for
 from worker.code.indexing import IndexOptions, index_files
 from worker.errors import GraphBehind, RelevanceUnavailable, StoreUnavailable
+from worker.graph.answers import PART_LINE
 from worker.graph.model import NodeRef
 from worker.graph.question import GraphPolicy
 from worker.graph.relevance import Refinement, RelevanceFacts
@@ -167,6 +168,34 @@ async def test_what_words_found_reads_as_the_plain_function_does(graph: Graph) -
     assert render_semantic_context("retry", snapshot=snapshot, subject=CHAT) == ""
 
 
+@pytest.mark.parametrize("ranking", ["graph", "hop"])
+async def test_passages_are_found_by_words_and_by_names_of_files_whatever_the_ranking(
+    graph: Graph, ranking: str
+) -> None:
+    async def found(subject: Subject = IMPLEMENT, **asked: Any) -> list[str]:
+        budget = replace(BUDGET, graph_tokens=1)
+        request = frame(subject, ranking=ranking, **asked)
+        layer = await SemanticProvider(graph.reader).provide(request, SCOPE, budget)
+        return [fragment.provenance[0].location or "" for fragment in layer.fragments]
+
+    assert "log.py::rotate" in await found(user_message="what the deadline means")
+    assert await found(user_message="nothing of it") == []
+    # The file itself need not be there: its name is a word like others.
+    for path in ("src/rotate.py", "rotate.txt"):
+        named = await found(user_message="nothing of it", payload={"files_created": [path]})
+        assert named == ["log.py::rotate"]
+    assert await found(user_message="x", payload={"files_created": ["rotate/x.py"]}) == []
+    assert await found(CHAT, user_message="what the deadline means") == []
+
+
+async def test_names_of_the_payloads_files_change_no_order_of_the_pack(graph: Graph) -> None:
+    async def shown(*paths: str) -> list[str]:
+        asked = frame(**ASKED, payload={"files_created": list(paths)})
+        return texts(await GraphProvider(graph.reader).provide(asked, SCOPE, BUDGETS))
+
+    assert (await shown("src/rotate.py"))[:-1] == await shown()
+
+
 async def test_layers_of_one_request_ask_once_and_the_next_request_is_a_hit(graph: Graph) -> None:
     layers = [GraphProvider(graph.reader), SemanticProvider(graph.reader), TaskProvider(graph.reader)]
     asked = asked_for(TEST, **ASKED)
@@ -210,7 +239,7 @@ async def test_a_kept_answer_that_is_damaged_is_a_miss(graph: Graph) -> None:
     provider = GraphProvider(graph.reader)
     whole = await provider.provide(frame(**ASKED), SCOPE, BUDGETS)
     (key,) = graph.cache.keys
-    for damaged in (b"", b"2:{", b'2:{"snapshot_id":', b"1:{", b"\xff" * 9, b"null"):
+    for damaged in (b"", b"3:{", b'3:{"snapshot_id":', b"2:{", b"\xff" * 9, b"null"):
         await graph.cache.put(SCOPE.project_id, key, damaged)
         again = await provider.provide(frame(**ASKED), SCOPE, BUDGETS)
         assert replace(again, measures=None) == replace(whole, measures=None)
@@ -360,6 +389,13 @@ async def test_of_a_graph_too_large_to_hold_no_question_changes_the_answer_to_an
     await index_files(fresh.store, SCOPE.project_id, files, options=PLAIN)
     alone = await ask(fresh, 3)
     assert any("def run3(" in text for text in alone)
+    # That it is a part is said, by either layer that shows some of it.
+    assert alone[-1] == PART_LINE
+    asked = frame(user_message="`run3` in m3.py is late")
+    for provider, tokens in ((GraphProvider(fresh.reader), 9_000), (SemanticProvider(fresh.reader), 1)):
+        layer = await provider.provide(asked, SCOPE, replace(BUDGETS, graph_tokens=tokens))
+        assert layer.fragments
+        assert (layer.status, layer.reason) == ("partial", "section_error")
     used = Graph(tmp_path / "graph.db", max_bytes=100)
     for number in (8, 1, 5):
         await ask(used, number)

@@ -5,9 +5,11 @@ import os
 import subprocess
 import sys
 import threading
+import weakref
 from contextvars import ContextVar
 from functools import partial
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 
@@ -22,6 +24,7 @@ from worker.telemetry import Telemetry
 
 BUDGETS: dict[PartName, LayerBudget] = dict.fromkeys(PARTS, BUDGET)
 GRACE_SECONDS = 20
+IDLE_SECONDS = "worker.providers.threads.IDLE_SECONDS"
 
 
 class Mount:
@@ -114,6 +117,53 @@ async def test_more_work_than_threads_waits_and_withdrawn_work_is_never_begun() 
     mount.is_back.set()
     await asyncio.gather(first, third)
     assert begun == ["third"]
+
+
+async def until_all_are_idle(threads: SourceThreads) -> None:
+    async with asyncio.timeout(GRACE_SECONDS):
+        while threads.running:  # noqa: ASYNC110 - it answers, it does not call
+            await asyncio.sleep(0)
+
+
+async def test_a_thread_that_has_done_its_work_does_the_next() -> None:
+    threads = SourceThreads()
+    with patch(IDLE_SECONDS, GRACE_SECONDS):
+        first = await threads.run(threading.current_thread)
+        await until_all_are_idle(threads)
+        assert await threads.run(threading.current_thread) is first
+
+
+async def test_work_that_comes_together_is_done_together_however_many_threads_wait() -> None:
+    threads, together = SourceThreads(), threading.Barrier(3)
+    await threads.run(threading.current_thread)
+    await until_all_are_idle(threads)
+    async with asyncio.timeout(GRACE_SECONDS):
+        places = await asyncio.gather(*(threads.run(together.wait) for _ in range(3)))
+    assert sorted(places) == [0, 1, 2]
+
+
+def thread_given(held: object) -> threading.Thread:
+    del held
+    return threading.current_thread()
+
+
+async def test_a_thread_without_work_ends_and_holds_nothing_of_the_last_meanwhile() -> None:
+    class Held:
+        pass
+
+    threads, held = SourceThreads(), Held()
+    with patch(IDLE_SECONDS, 0.0):
+        first = await threads.run(partial(thread_given, held))
+        await asyncio.to_thread(first.join, GRACE_SECONDS)
+    assert not first.is_alive()
+    assert threads.running == 0
+    kept = weakref.ref(held)
+    with patch(IDLE_SECONDS, GRACE_SECONDS):
+        thread = await threads.run(partial(thread_given, held))
+        del held
+        await until_all_are_idle(threads)
+        assert thread.is_alive()
+        assert kept() is None
 
 
 async def test_the_first_cancellation_is_held_until_the_thread_ends_and_the_second_passes() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 from collections import Counter
 from dataclasses import replace
@@ -21,12 +22,14 @@ from schemas.receipt import (
 from schemas.wire import canonical_json, sha256_hex
 from tests.support.assembling import assemble, wire_request
 from tests.support.explaining import crowded, policy, served, stored
-from worker.assembly import Assembled, Fusing, fuse_and_seal
+from worker.assembly import Assembled
 from worker.explaining.view import SHOWN
+from worker.fusing import Fusing, fuse_and_seal
 from worker.fusion.masking import Admitted, admit
 from worker.graph.request import analyze_request
 from worker.planning import plan_request
 from worker.ports import Fragment, LayerContribution, Rendering, Scope
+from worker.receipts.capture import Contributed
 from worker.sealing import SealedBundle
 
 
@@ -143,6 +146,20 @@ def test_what_there_is_no_room_for_and_what_says_the_same_are_told_apart() -> No
     assert fates["memory://2"][:2] == ("dropped", "no_room")
 
 
+def test_nothing_that_sources_gave_is_kept_once_its_bundle_is_gone() -> None:
+    """A cache that is keyed by it held a thousand requests' worth, 20 MB, however alike they were."""
+    fused(layer("first, which fills what is kept"))
+    before = contributions_alive()
+    for number in range(5):
+        fused(layer(f"Attempt {number} ended at its own deadline.", f"{number} more are to come."))
+    assert contributions_alive() <= before
+
+
+def contributions_alive() -> int:
+    gc.collect()
+    return sum(type(one) is Contributed for one in gc.get_objects())
+
+
 def test_what_the_source_itself_left_out_is_counted() -> None:
     sealed = fused(layer("one", capped=7))
     record = ReceiptRecord.model_validate_json(sealed.recorded.record)
@@ -182,6 +199,21 @@ def test_masks_are_counted_by_fragment_and_no_value_is_kept() -> None:
     unmasked = replace(fusing, admitted=Admitted(contributions=admitted.contributions, is_masking=False))
     other = ReceiptRecord.model_validate_json(fuse_and_seal(unmasked).recorded.record)
     assert other.masked_secrets is None
+
+
+def test_tokens_by_source_are_those_of_the_lines(bundles: list[Assembled]) -> None:
+    named = set[str]()
+    for one in bundles:
+        by_source, lines = one.usage.tokens_by_source, record_of(one).fragments
+        assert by_source is not None
+        expected = Counter[str]()
+        for line in lines:
+            if line.fate in SHOWN:
+                expected[line.node.partition("://")[0]] += line.tokens or 0
+        assert by_source == expected
+        assert list(by_source) == sorted(by_source)
+        named |= by_source.keys()
+    assert len(named) > 2
 
 
 async def test_the_record_stands_in_the_bundle_where_it_was_asked_for() -> None:

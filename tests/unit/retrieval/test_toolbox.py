@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -11,7 +10,7 @@ from hypothesis import strategies as st
 
 from schemas.tools import MAX_DEPTH, MAX_NEAR, GetBundleArguments
 from schemas.wire import sha256_hex
-from tests.support.tooling import FILES, KEY, LONG, POLICY, Shop, fill, open_shop
+from tests.support.tooling import FILES, KEY, LONG, POLICY, Shop, open_shop
 from worker.budget.tokens import counter_for
 from worker.ports import OutcomeKey, OutcomeRecord, Scope
 from worker.retrieval.bundles import cut_bundle
@@ -20,19 +19,6 @@ from worker.retrieval.toolbox import ToolAnswer
 
 CHARGE = "src/shop.py::charge_order"
 COUNTER = counter_for("o200k_base")
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    made = tmp_path_factory.mktemp("shop")
-    asyncio.run(fill(made))
-    return made
-
-
-@pytest.fixture
-async def shop(folder: Path) -> AsyncGenerator[Shop]:
-    async with open_shop(folder) as opened:
-        yield opened
 
 
 def content(answer: ToolAnswer) -> str:
@@ -290,6 +276,37 @@ def test_a_content_never_exceeds_its_budget_and_shows_what_the_receipt_names(
     assert written.is_truncated == (written.content != whole)
     for node in written.nodes:
         assert f"## {node}\n" in written.content
+
+
+@given(
+    st.lists(
+        st.tuples(st.text(st.sampled_from("ab \n"), max_size=9), st.sampled_from(["", KEY]), st.booleans())
+    ),
+    st.integers(10, 400),
+)
+@settings(max_examples=40)
+def test_lines_are_masked_together_and_read_as_if_each_were_masked_for_itself(
+    parts: list[tuple[str, str, bool]], budget: int
+) -> None:
+    pieces = tuple(
+        Piece(text=f"n{n} {text}{key}", node_id=f"n{n}", is_line=is_line)
+        for n, (text, key, is_line) in enumerate(parts)
+    )
+
+    def mask(text: str) -> tuple[str, int]:
+        asked.append(text)
+        return text.replace(KEY, "[masked]"), text.count(KEY)
+
+    asked: list[str] = []
+    written = write(Found(pieces=pieces), budget_tokens=10_000, counter=COUNTER, mask=mask)
+    joined = ""
+    for before, piece in zip((None, *pieces), pieces, strict=False):
+        is_next_line = before is not None and before.is_line and piece.is_line
+        joined += ("\n" if is_next_line else "\n\n" if before else "") + mask(piece.text)[0]
+    assert written.content == joined
+    assert written.masked == sum(piece.text.count(KEY) for piece in pieces)
+    assert written.nodes == tuple(piece.node_id for piece in pieces)
+    assert KEY not in write(Found(pieces=pieces), budget_tokens=budget, counter=COUNTER, mask=mask).content
 
 
 async def test_a_small_budget_cuts_and_says_so_and_the_maximum_holds(shop: Shop) -> None:

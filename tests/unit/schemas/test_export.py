@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from functools import cache
 from pathlib import Path
 from typing import Any, cast
 
@@ -16,7 +17,7 @@ from schemas.topics import TOPICS, topic_name
 from schemas.usage import UsageEvent
 
 SCHEMAS = Path(__file__).parents[3] / "schemas"
-FILES = sorted(documents())
+FILES = sorted(["asyncapi.json", *(f"json/{path.name}" for path in (SCHEMAS / "json").iterdir())])
 MESSAGES = [AssemblyRequest, SyncRequest, ContextBundle, Rejection, BundleRef, UsageEvent, SyncResult]
 MINIMAL = {"request_id": "r", "project_id": "p", "volk": "v", "subject": "s", "user_message": "m"}
 ACCEPTED: list[dict[str, Any]] = [
@@ -46,17 +47,28 @@ REFUSED: list[dict[str, Any]] = [
 ]
 
 
+@cache
+def documents_once() -> dict[str, str]:
+    """They take a second; that they are the same each time has a test of its own."""
+    return documents()
+
+
 @pytest.fixture
-def copy(tmp_path: Path) -> Path:
-    """The exported files, to be tampered with."""
+def copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The exported files, to be tampered with, and what they are compared with generated once."""
+    monkeypatch.setattr("schemas.export.documents", documents_once)
     shutil.copytree(SCHEMAS / "json", tmp_path / "json")
     shutil.copy(SCHEMAS / "asyncapi.json", tmp_path)
     return tmp_path
 
 
+@cache
+def validator(model: type[Any]) -> Any:
+    return jsonschema.Draft202012Validator(json_schema(model))
+
+
 def accepts(**fields: Any) -> bool:
-    validator: Any = jsonschema.Draft202012Validator(json_schema(AssemblyRequest))
-    return validator.is_valid({**MINIMAL, **fields})
+    return validator(AssemblyRequest).is_valid({**MINIMAL, **fields})
 
 
 # --- Files and drift -------------------------------------------------------------------------------------
@@ -96,9 +108,9 @@ def test_a_missing_line_break_is_drift_and_so_is_a_missing_file(copy: Path) -> N
 
 
 def test_the_schema_of_a_message_that_is_gone_is_drift_and_deleted(copy: Path) -> None:
-    stale = copy / "json" / "verdict.schema.json"
+    stale = copy / "json" / "prophecy.schema.json"
     stale.write_text("{}")
-    assert export(root=copy, check=True) == ["json/verdict.schema.json"]
+    assert export(root=copy, check=True) == ["json/prophecy.schema.json"]
     export(root=copy)
     assert not stale.exists()
 
@@ -150,8 +162,7 @@ SYNC = {"sync_id": "s", "project_id": "p"}
     ],
 )
 def test_the_worker_and_the_schema_agree_on_syncs(fields: dict[str, Any], *, is_accepted: bool) -> None:
-    validator: Any = jsonschema.Draft202012Validator(json_schema(SyncRequest))
-    assert validator.is_valid({**SYNC, **fields}) == is_accepted
+    assert validator(SyncRequest).is_valid({**SYNC, **fields}) == is_accepted
     try:
         SyncRequest.model_validate({**SYNC, **fields})
     except ValueError:
@@ -220,7 +231,7 @@ def test_an_operation_names_messages_of_its_own_channel() -> None:
                 assert reference.startswith(reply["channel"]["$ref"] + "/messages/")
 
 
-@pytest.mark.parametrize("operation", ["assemble", "sync", "call_tool"])
+@pytest.mark.parametrize("operation", ["assemble", "judge", "sync", "call_tool"])
 def test_a_reply_whose_address_comes_with_the_request_has_a_channel_without_one(operation: str) -> None:
     document = asyncapi()
     reply = document["operations"][operation]["reply"]
@@ -230,7 +241,8 @@ def test_a_reply_whose_address_comes_with_the_request_has_a_channel_without_one(
 
 def test_the_channels_are_the_declared_topics_and_the_asked_for_replies() -> None:
     channels = asyncapi()["channels"]
-    assert set(channels) == {topic.role for topic in TOPICS} | {"replies", "sync-replies", "tool-replies"}
+    replies = {"replies", "answer-replies", "sync-replies", "tool-replies"}
+    assert set(channels) == {topic.role for topic in TOPICS} | replies
     kafka = channels["usage"]["bindings"]["kafka"]
     assert (kafka["topic"], kafka["partitions"]) == ("context.usage", 12)
     assert kafka["topicConfiguration"]["retention.ms"] == 7 * 24 * 3_600_000
@@ -251,6 +263,9 @@ def test_the_declared_topics_are_those_that_are_served() -> None:
         ("context.requests", 12, 24),
         ("context.bundles", 12, 24),
         ("context.usage", 12, 7 * 24),
+        ("context.responses", 12, 24),
+        ("context.verdicts", 12, 24),
+        ("context.escalations", 12, 24),
         ("context.state", 12, 7 * 24),
         ("context.sync", 3, 24),
         ("context.sync-results", 3, 24),

@@ -33,7 +33,7 @@ records = st.builds(
     usage=st.none() | st.binary(max_size=300),
     bundle=st.none() | st.binary(max_size=300),
     receipt=st.none() | st.binary(max_size=300),
-    attempts=st.none() | st.binary(max_size=300),
+    lineage=st.none() | st.binary(max_size=300),
     capture=st.none() | st.binary(max_size=300),
 )
 tombstones = st.builds(Tombstone, request_digest=st.text("abc", max_size=9), reply_sha256=st.text("abc"))
@@ -65,7 +65,7 @@ def test_a_record_from_before_captures_is_read() -> None:
 def test_an_absent_part_is_told_from_an_empty_one() -> None:
     held = decode(encode_record(RECORD), store="s")
     assert isinstance(held, OutcomeRecord)
-    assert (held.usage, held.receipt, held.attempts) == (None, b"", None)
+    assert (held.usage, held.receipt, held.lineage) == (None, b"", None)
 
 
 def test_a_tombstone_keeps_the_digests_of_request_and_reply() -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from worker.usage.aggregate import LayerTotals, SpendTotals, aggregate_usage
+from worker.usage.aggregate import LayerTotals, SpendTotals, UseTotals, aggregate_usage
 
 
 def _event(
@@ -53,7 +53,18 @@ json_values = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
     max_leaves=6,
 )
-fields = ["volk_alias", "volk", "subject", "outcome", "code", "usage", "overhead", "statuses", "exact"]
+fields = [
+    "volk_alias",
+    "volk",
+    "subject",
+    "outcome",
+    "code",
+    "usage",
+    "overhead",
+    "statuses",
+    "exact",
+    "tokens_by_source",
+]
 usages = st.fixed_dictionaries(
     {},
     optional={
@@ -70,6 +81,30 @@ records = st.dictionaries(st.sampled_from(fields), json_values | usages)
 def test_no_records_add_up_to_nothing() -> None:
     totals = aggregate_usage([])
     assert (totals.total_calls, totals.total_spent, totals.per_layer, totals.per_volk) == (0, 0, {}, {})
+
+
+def test_what_answers_used_is_summed_per_layer_and_source_and_is_no_call() -> None:
+    use = {
+        "kind": "answer_use",
+        "used": {
+            "layers": {
+                "graph": {"cited_tokens": 30, "tokens": 90},
+                "mission": {"cited_tokens": 0, "tokens": 8},
+            },
+            "sources": {"pack": {"cited_tokens": 30, "tokens": 90}, "plan": {"cited_tokens": 9, "tokens": 4}},
+        },
+    }
+    totals = aggregate_usage([_event(), use, use, {"kind": "answer_use", "used": "x"}])
+    assert (totals.total_calls, totals.total_spent) == (1, aggregate_usage([_event()]).total_spent)
+    assert totals.judged_answers == 3
+    assert totals.used_per_layer == {
+        "mission": UseTotals(cited_tokens=0, tokens=16),
+        "graph": UseTotals(cited_tokens=60, tokens=180),
+    }
+    assert totals.used_per_source == {
+        "pack": UseTotals(cited_tokens=60, tokens=180),
+        "plan": UseTotals(cited_tokens=8, tokens=8),
+    }
 
 
 def test_calls_and_tokens_are_summed_whole_and_per_layer_volk_and_subject() -> None:
@@ -89,6 +124,18 @@ def test_calls_and_tokens_are_summed_whole_and_per_layer_volk_and_subject() -> N
         "fix_issues": SpendTotals(calls=1, spent=23),
         "implement": SpendTotals(calls=2, spent=13),
     }
+
+
+def test_tokens_are_summed_by_source_the_larger_first() -> None:
+    events = [
+        _event(tokens_by_source={"plan": 4, "pack": 2}),
+        _event(tokens_by_source={"pack": 5, "plan": 0}),
+    ]
+    totals = aggregate_usage([*events, _event(), _event(tokens_by_source={"plan": "many"})])
+    assert list(totals.per_source.items()) == [
+        ("pack", SpendTotals(calls=2, spent=7)),
+        ("plan", SpendTotals(calls=1, spent=4)),
+    ]
 
 
 def test_layers_stand_in_prompt_order_and_volks_by_what_they_spent() -> None:

@@ -15,12 +15,20 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+import structlog.testing
 from blockbuster import blockbuster_ctx
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from schemas.usage import UsageEvent
-from worker.usage.log import Rotation, UsageLog, read_usage_records, usage_log_path, write_usage_record
+from worker.usage.log import (
+    Rotation,
+    UsageLog,
+    read_usage_records,
+    tell_of_losses,
+    usage_log_path,
+    write_usage_record,
+)
 
 ROOT = Path(__file__).parents[3]
 EVENT = UsageEvent.model_validate(
@@ -423,3 +431,19 @@ class _Telling(dict[str, str]):
     def get(self, key: str, default: str | None = None) -> str | None:  # pyright: ignore[reportIncompatibleMethodOverride]  # the one overload that is used
         self._asked.set()
         return super().get(key, default)
+
+
+async def test_each_lost_line_is_counted_and_why_is_said_once_a_minute(tmp_path: Path) -> None:
+    """As the worker has it: the log's name is that of a folder."""
+    lost: list[int] = []
+    now = 1_000.0
+    log = UsageLog(tmp_path, on_failure=tell_of_losses(lost.append, clock=lambda: now))
+    with structlog.testing.capture_logs() as told:
+        for seconds in (0, 59, 1, 59):
+            now += seconds
+            log.append(b"{}")
+            await log.flush()
+    await log.close()
+    assert sum(lost) == 4
+    assert [entry["event"] for entry in told] == ["usage_log.failed"] * 2
+    assert "Is a directory" in told[0]["error"]

@@ -14,7 +14,9 @@ from worker.code.documents.decision_words import number_of
 from worker.code.documents.results import Decision, DocumentFacts, DocumentReference, Note
 from worker.graph.model import Edge, Node, NodeRef
 
-_PARTS: Final = re.compile(r"(?P<word>[A-Za-z]+)[ _-]?#?0*(?P<number>\d+)(?P<letter>[a-z]?)\Z", re.IGNORECASE)
+_PARTS: Final = re.compile(
+    r"(?P<word>[A-Za-z]+)[ _-]?#?0*(?P<number>(?!0)\d++|0)(?P<letter>[a-z]?)\Z", re.IGNORECASE
+)
 _NAMES_A_RECORD: Final = re.compile(
     r"(?:[A-Za-z]+[ _-]?)?\d+[a-z]?\Z|.*\.md(?:#.*)?\Z", re.IGNORECASE | re.DOTALL
 )

@@ -37,7 +37,7 @@ _WORD: Final = re.compile(
 )
 _TEMPLATE: Final = re.compile(r"\s*[\[{<]?\s*\w[\w ]*\s*(?:\||/)\s*\w[\w ]*\s*(?:\||/)")
 _NONE: Final = re.compile(
-    r"[\s_*(\[`—–-]*(?:none|n/a|no|nothing|keine|нет|无|なし)?[\s_*)\]`.—–-]*\Z", re.IGNORECASE
+    r"[\s_*(\[`—–-]*+(?:none|n/a|no|nothing|keine|нет|无|なし)?[\s_*)\]`.—–-]*\Z", re.IGNORECASE
 )
 _SUPERSEDED_BY: Final = re.compile(
     r"(?:partly |partially )?(?:superseded|superceded|replaced)"
@@ -62,7 +62,8 @@ _LINK: Final = re.compile(r"\]\((?P<target>[^()\s]{1,300})\)")
 _SYMBOL: Final = re.compile(r"(?P<name>(?:[\w./-]+::)?[A-Za-z_][\w.]{0,200})\([^()]{0,100}\)\Z")
 _BARE_NAME: Final = re.compile(r"(?:[\w./-]+::)?[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*\Z")
 _LINE_SUFFIX: Final = re.compile(
-    r"(?::\d{1,7}(?:[-–:]\d{1,7})?|#L?\d{1,7}(?:-L?\d{1,7})?|\s*\(lines? [\d-]+\))+\Z"
+    # A part has one reading: `:1:1:1…` would else be cut in more ways than there is time to try.
+    r"(?::\d{1,7}+(?:[-–]\d{1,7}+)?+|#L?\d{1,7}+(?:-L?\d{1,7}+)?+|\s*+\(lines? [\d-]++\))++\Z"
 )
 _PATH: Final = re.compile(r"\.{0,2}/?[\w@+.\[\]{}-]+(?:/[\w@+.\[\]{} -]+)*/?\Z")
 _SUFFIX: Final = re.compile(r"\.[A-Za-z]\w{0,7}\Z")

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from worker.code.documents.project import Documents, read_documents
@@ -320,3 +322,12 @@ def test_numbers_mean_the_record_in_the_same_folder() -> None:
         }
     )
     assert [(e.source.id, e.target.id) for e in documents.edges] == [("a/adr/0002-y.md", "ADR-0001")]
+
+
+def test_a_path_whose_end_can_be_read_in_many_ways_is_read_at_once() -> None:
+    context = f"See `worker/app.py{':1' * 140}x`, `worker/app.py:1:2-3#L4 (lines 5-6)`."
+    text = NYGARD.replace("See `worker/app.py:12-20`", context)
+    started = time.process_time()
+    decision = record(text)
+    assert time.process_time() - started < 2
+    assert "worker/app.py" in str(decision.applies_to)

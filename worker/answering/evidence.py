@@ -1,0 +1,150 @@
+"""What is known beside the bundle: which tools were called, what exists, and who answers for it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from heapq import nsmallest
+from itertools import chain
+from typing import Final
+
+import structlog
+
+from schemas.citations import CitationKind
+from schemas.graph import NodeLabel
+from schemas.tools import TOOL_NAMES
+from worker.citations.forms import is_code_id, is_short
+from worker.citations.labels import kind_of_label, shorts_of
+from worker.errors import StateUnavailable, StoreUnavailable
+from worker.graph.adjacency import kind
+from worker.graph.model import NodeRef
+from worker.graph.snapshot import Snapshot
+from worker.ports import Scope
+from worker.providers.snapshots import Snapshots
+from worker.providers.states import StateReading, ThreadStates
+from worker.retrieval.recording import CallsFor, notes_of, text_of
+from worker.state.records import WHOLE_PROJECT
+from worker.state.store import StateStore
+
+log = structlog.get_logger()
+
+MAX_LOOKED_FOR: Final = 20
+"""Things that an answer cites, was not given, and may have been shown by tools."""
+
+_CODE: Final[tuple[NodeLabel, ...]] = ("Function", "Class", "Module")
+_OTHERS: Final[tuple[NodeLabel, ...]] = ("RequirementItem", "Requirement", "Spec", "Decision", "File")
+_OWNED_BY: Final = (kind("OWNS", backward=True),)
+
+
+class Evidence:
+    """Asks graph and state; one per worker."""
+
+    def __init__(self, *, snapshots: Snapshots, states: ThreadStates, store: StateStore) -> None:
+        """Ask these; `store` is the one that `states` reads."""
+        self._snapshots = snapshots
+        self._states = states
+        self._store = store
+
+    async def called(self, scope: Scope, tools: Iterable[str], calls: CallsFor) -> frozenset[str]:
+        """Of these tools those that were called: for one of the requests, or unbound and in that time.
+
+        Known from the notes that answered calls leave, and so never from what an agent says. One round trip.
+        Raises StoreUnavailable.
+        """
+        # Of other names nothing is ever noted, and an answer may claim any.
+        own = sorted(frozenset(TOOL_NAMES).intersection(tools))
+        return await self._noted(scope, {tool: tool for tool in own}, calls)
+
+    async def shown(self, scope: Scope, own_ids: Iterable[str], calls: CallsFor) -> frozenset[str]:
+        """Of these own ids those whose text such calls showed; of very many the first by id are looked for.
+
+        One round trip. Raises StoreUnavailable.
+        """
+        looked_for = nsmallest(MAX_LOOKED_FOR, frozenset(own_ids))
+        return await self._noted(scope, {text_of(own_id): own_id for own_id in looked_for}, calls)
+
+    async def _noted(self, scope: Scope, subjects: Mapping[str, str], calls: CallsFor) -> frozenset[str]:
+        """What of this, by what notes call it, was noted of such calls."""
+        notes = {
+            note: meant
+            for subject, meant in subjects.items()
+            for note in notes_of(scope, subject=subject, calls=calls)
+        }
+        if not notes:
+            return frozenset()
+        thread = scope.thread_id or WHOLE_PROJECT
+        heads = await self._store.heads(scope.project_id, [thread], event_ids=sorted(notes))
+        return frozenset(meant for note, meant in notes.items() if note not in heads.missing)
+
+    async def existing(self, scope: Scope, cited: Sequence[str]) -> dict[str, str]:
+        """Of these ids, short or own ones, those that name something in project or thread.
+
+        Each with its own id. What lies in state is this thread's, and short ids are, too: another thread's
+        name nothing. Of a graph that is too large to be held, the part around the own ids is looked through.
+        Raises StoreUnavailable. O(nodes) where there are short ids.
+        """
+        shorts = frozenset(filter(is_short, cited))
+        ids = [one for one in cited if one not in shorts]
+        roots = sorted({NodeRef(label, one) for one in ids for label in _labels_of(one)})
+        snapshot = await self._snapshots.latest(scope.project_id, roots=roots)
+        found = (
+            {} if snapshot is None else {ref.id: ref.id for ref in roots if snapshot.find(ref) is not None}
+        )
+        left = frozenset(ids).difference(found)
+        if not shorts and all(map(is_code_id, left)):
+            return found
+        try:
+            reading = await self._states.read(scope)
+        except StateUnavailable as error:
+            raise StoreUnavailable("state", str(error)) from error
+
+        def look() -> dict[str, str]:
+            identities = [*_in_state(reading)]
+            known = {own_id: own_id for _, own_id in identities if own_id in left}
+            nodes = () if snapshot is None else _in_graph(snapshot)
+            return known | shorts_of(shorts, chain(nodes, identities), scope)
+
+        return found | await asyncio.to_thread(look)
+
+    async def owners(self, project_id: str, ids: Iterable[str]) -> tuple[str, ...]:
+        """Who answers for the files that these ids of code stand in, sorted; none where that is unknown."""
+        files = sorted({NodeRef("File", one.partition("::")[0]) for one in ids if "::" in one})
+        if not files:
+            return ()
+        try:
+            snapshot = await self._snapshots.latest(project_id, roots=files)
+        except StoreUnavailable as error:
+            log.warning("answer.owners_unknown", cause=str(error))
+            return ()
+        if snapshot is None:
+            return ()
+        numbers = [number for ref in files if (number := snapshot.find(ref)) is not None]
+        owners = {owner for number in numbers for owner in snapshot.edges.of(number, _OWNED_BY)}
+        return tuple(sorted(snapshot.nodes[owner].id for owner in owners))
+
+
+def _labels_of(own_id: str) -> tuple[NodeLabel, ...]:
+    return _CODE if is_code_id(own_id) else _OTHERS
+
+
+def _in_graph(snapshot: Snapshot) -> Iterator[tuple[CitationKind, str]]:
+    for node in snapshot.nodes:
+        kind_of_node = kind_of_label(node.label)
+        if kind_of_node is not None:
+            yield kind_of_node, node.id
+
+
+def _in_state(reading: StateReading) -> Iterator[tuple[CitationKind, str]]:
+    handoff = None if reading.session is None else reading.session.handoff
+    for decision in () if handoff is None else handoff.decisions:
+        if decision.id:
+            yield "decision", decision.id
+    for artifact in reading.artifacts:
+        if artifact.id:
+            yield "artifact", artifact.id
+    for fact in reading.memories.current():
+        yield "memory", fact.id
+    stored = reading.plan(None)
+    for step in () if stored is None else stored.plan.steps:
+        if step.id:
+            yield "step", f"{stored.plan.plan_id}/{step.id}" if stored is not None else step.id
