@@ -17,6 +17,7 @@ from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.structs import RecordMetadata
 
 from worker.errors import Unavailable
+from worker.kafka_fetch import log_ends
 from worker.undecodable import fetch_undecodable
 
 _POLL_SECONDS: Final = 0.5
@@ -91,7 +92,8 @@ class TopicReader:
 
         Of all partitions where none are named.
         """
-        ends = await self._consumer.end_offsets(self.partitions if partitions is None else sorted(partitions))
+        wanted = self.partitions if partitions is None else sorted(partitions)
+        ends = await log_ends(self._options, await self._consumer.end_offsets(wanted))
         while waiting := [
             partition for partition, end in ends.items() if not await self._is_past(partition, end)
         ]:
@@ -193,8 +195,11 @@ async def whole_topic(
     await consumer.start()
     try:
         partitions = sorted(consumer.assignment())
-        read = consumer.end_offsets if from_end else consumer.beginning_offsets
-        for partition, offset in (await read(partitions)).items():
+        if from_end:
+            starts = await log_ends(options, await consumer.end_offsets(partitions))
+        else:
+            starts = await consumer.beginning_offsets(partitions)
+        for partition, offset in starts.items():
             consumer.seek(partition, offset)
         yield TopicReader(consumer, options)
     finally:

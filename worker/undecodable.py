@@ -14,13 +14,12 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from aiokafka import TopicPartition
-from aiokafka.client import AIOKafkaClient
 from aiokafka.codec import gzip_decode, lz4_decode, snappy_decode, zstd_decode
-from aiokafka.errors import CorruptRecordException, LeaderNotAvailableError, for_code
-from aiokafka.protocol.fetch import FetchRequest
+from aiokafka.errors import CorruptRecordException
 from aiokafka.record.util import decode_varint
 
-_READ_COMMITTED: Final = 1
+from worker.kafka_fetch import fetch
+
 _MAX_WAIT_MS: Final = 500
 _MAX_BYTES: Final = 52_428_800
 
@@ -69,24 +68,8 @@ async def fetch_undecodable(
     Opens a connection of its own for it, `options` being keyword arguments of aiokafka's clients. Raises
     KafkaError.
     """
-    client: Any = AIOKafkaClient(**options)
-    try:
-        await client.bootstrap()
-        await client.set_topics([topic_partition.topic])
-        leader = client.cluster.leader_for_partition(topic_partition)
-        if leader is None or leader < 0:
-            raise LeaderNotAvailableError(topic_partition)
-        topic, partition = topic_partition
-        wanted = [(topic, [(partition, offset, _MAX_BYTES)])]
-        response = await client.send(
-            leader, FetchRequest(_MAX_WAIT_MS, 1, _MAX_BYTES, _READ_COMMITTED, wanted, rack_id="")
-        )
-    finally:
-        await client.close()
-    ((_, ((_, error_code, *_, batches),)),) = response.topics
-    if error_code:
-        raise for_code(error_code)(topic_partition)
-    return first_undecodable(topic_partition, bytes(batches or b""), from_offset=offset)
+    found = await fetch(options, {topic_partition: offset}, max_wait_ms=_MAX_WAIT_MS, max_bytes=_MAX_BYTES)
+    return first_undecodable(topic_partition, found[topic_partition].batches, from_offset=offset)
 
 
 def first_undecodable(

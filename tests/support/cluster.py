@@ -20,6 +20,7 @@ from schemas.topics import TOPICS
 from tests.support.nursery import Forked, nursery
 from worker.kafka.connection import KafkaConnection
 from worker.kafka.topics import ensure_topics
+from worker.kafka_fetch import log_ends
 
 ROOT = Path(__file__).parents[2]
 
@@ -223,7 +224,8 @@ class Topics:
     async def read_all(self, topic: str) -> Published:
         """Everything that stands on the topic now."""
         consumer = await self._consumer(topic)
-        ends = await consumer.end_offsets(consumer.assignment())
+        listed = await consumer.end_offsets(consumer.assignment())
+        ends = await log_ends({"bootstrap_servers": [self._mode.bootstrap]}, listed)
 
         async def at_end() -> bool:
             return all([await consumer.position(tp) >= end for tp, end in ends.items()])

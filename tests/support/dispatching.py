@@ -24,6 +24,7 @@ from worker.kafka.health import Health
 from worker.kafka.partition import Limits
 from worker.kafka.publisher import KafkaPublisher, ProducerOptions
 from worker.kafka.records import Handled, InboundRecord, OutboundRecord, Publisher
+from worker.kafka_fetch import log_ends
 from worker.ports import RecordRef
 from worker.stores.sqlite import SqliteCrashLedger
 from worker.telemetry import Telemetry
@@ -118,7 +119,8 @@ async def read_all(bootstrap: str, topic: str) -> list[Any]:
     )
     await consumer.start()
     try:
-        ends = await consumer.end_offsets(sorted(consumer.assignment()))
+        listed = await consumer.end_offsets(sorted(consumer.assignment()))
+        ends = await log_ends({"bootstrap_servers": [bootstrap]}, listed)
         found: list[Any] = []
         while any([await consumer.position(tp) < end for tp, end in ends.items()]):
             for records in (await consumer.getmany(timeout_ms=200)).values():

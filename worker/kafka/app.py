@@ -31,6 +31,7 @@ from worker.kafka.partition import PAUSE_CAUSES, Limits
 from worker.kafka.publisher import KafkaPublisher
 from worker.kafka.quarantine import Quarantine
 from worker.kafka.records import RecordHandler
+from worker.kafka_fetch import log_ends
 from worker.ports import CrashLedger
 from worker.telemetry import Telemetry
 from worker.undecodable import fetch_undecodable
@@ -193,6 +194,7 @@ class KafkaWorker:
             telemetry=self._telemetry,
             limits=self._limits,
             cluster_id=self._connection.cluster_id,
+            log_ends=partial(log_ends, self._connection.client_options()),
             fetch_undecodable=partial(fetch_undecodable, self._connection.client_options()),
         )
         window = FailureWindow()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -37,6 +37,8 @@ class Shared:
     telemetry: Telemetry
     limits: Limits
     cluster_id: Callable[[], Awaitable[str]]
+    log_ends: Callable[[Mapping[TopicPartition, int]], Awaitable[Mapping[TopicPartition, int]]]
+    """Where the logs end, of which a consumer was told this; see `worker.kafka_fetch.log_ends`."""
     fetch_undecodable: Callable[[TopicPartition, int], Awaitable[UndecodableBatch | None]]
     """The batch that holds the next record from an offset on, if aiokafka cannot decode it."""
     clock: Callable[[], float] = time.monotonic
@@ -257,7 +259,7 @@ class Assignment(ConsumerRebalanceListener):
         scope = await self._shared.cluster_id()
         wanted = [partition.topic_partition for partition in partitions]
         committed = dict(zip(wanted, await asyncio.gather(*map(consumer.committed, wanted)), strict=True))
-        ends = await consumer.end_offsets(wanted)
+        ends = await self._shared.log_ends(await consumer.end_offsets(wanted))
         begins = await consumer.beginning_offsets([tp for tp in wanted if committed[tp] is None])
 
         async def count(partition: Partition) -> None:

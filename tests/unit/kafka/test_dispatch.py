@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from itertools import pairwise
 from typing import Any
@@ -83,6 +83,7 @@ class Bench:
             telemetry=Telemetry(),
             limits=limits or Limits(commit_interval_seconds=0.01, revoke_wait_seconds=0.05),
             cluster_id=self.cluster_id,
+            log_ends=self.log_ends,
             fetch_undecodable=self.fetch_undecodable,
             clock=lambda: self.now,
         )
@@ -108,6 +109,9 @@ class Bench:
         if self.cluster_errors:
             raise self.cluster_errors.pop()
         return "cluster"
+
+    async def log_ends(self, listed: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, int]:
+        return {tp: self.consumer.log_end(tp) for tp in listed}
 
     async def fetch_undecodable(self, tp: TopicPartition, offset: int) -> UndecodableBatch | None:
         """Every batch of the fake log holds two records."""
@@ -664,6 +668,19 @@ async def test_in_quarantine_one_record_at_a_time_is_in_work_until_the_end_is_co
         await until(lambda: (bench.committed(P0), bench.committed(P1)) == (2, 1))
 
 
+async def test_lives_are_counted_where_the_commit_stands_within_the_last_batch():
+    bench = Bench()
+    bench.consumer.append(P0, b"a", b"killer")
+    bench.consumer.stored[P0] = 1
+    bench.ledger.starts["group", ref(P0, 0)] = 2
+    async with bench.running():
+        await until(lambda: bench.begun_offsets == [1])
+        assert bench.ledger.starts["group", ref(P0, 0)] == 3
+        assert bench.slots.is_exclusive
+        bench.let_go(1)
+        await until(lambda: bench.committed() == 2)
+
+
 async def test_a_record_that_ended_the_process_three_times_is_buried_and_its_neighbours_are_not():
     bench = Bench()
     bench.is_holding = False
@@ -934,7 +951,7 @@ def test_nothing_is_lost_or_committed_unfinished_whatever_happens(events: list[E
             for hold in bench.holds.values():
                 hold.set()
             await bench.consumer.rebalance(bench.assignment, [P0, P1])
-            ends = await bench.consumer.end_offsets([P0, P1])
+            ends = {tp: bench.consumer.log_end(tp) for tp in (P0, P1)}
             await until(
                 lambda: all((bench.committed(tp) or 0) >= end for tp, end in ends.items()),
                 seconds=5,
