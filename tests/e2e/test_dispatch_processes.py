@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import signal
-import sys
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -14,13 +14,11 @@ from pathlib import Path
 import pytest
 
 from tests.support.dispatching import committed, create_topics, read_all, send, until_committed
+from tests.support.nursery import Forked, nursery
 
 pytestmark = pytest.mark.timeout(150)
 
-ROOT = Path(__file__).parents[2]
-
-
-Start = Callable[[], Awaitable[asyncio.subprocess.Process]]
+Start = Callable[[], Awaitable[Forked]]
 
 
 @asynccontextmanager
@@ -33,7 +31,7 @@ async def children(
     max_in_flight: int = 8,
 ) -> AsyncGenerator[Start]:
     """Gives `start()`; all children share one crash ledger, and none outlives the test."""
-    started: list[asyncio.subprocess.Process] = []
+    started: list[Forked] = []
     arguments = {
         "bootstrap": broker,
         "topic": topic,
@@ -43,10 +41,10 @@ async def children(
         "session_timeout_ms": SESSION_TIMEOUT_MS,
     }
 
-    async def start() -> asyncio.subprocess.Process:
-        with (tmp_path / f"child-{len(started)}.log").open("wb") as log:
-            command = (sys.executable, "-m", "tests.support.dispatch_child", json.dumps(arguments))
-            child = await asyncio.create_subprocess_exec(*command, cwd=ROOT, stdout=log, stderr=log)
+    async def start() -> Forked:
+        log = tmp_path / f"child-{len(started)}.log"
+        command = ("tests.support.dispatch_child", json.dumps(arguments))
+        child = await nursery().start(os.environ, log, command)
         started.append(child)
         return child
 

@@ -11,13 +11,14 @@ import ctypes
 import fcntl
 import json
 import os
+import runpy
 import selectors
 import shutil
 import signal
 import socket
 import sys
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache, partial
@@ -70,11 +71,13 @@ class Nursery:
     address: Path
     lease: socket.socket
 
-    async def start(self, environment: Mapping[str, str], log: Path) -> Forked:
-        """One `python -m worker run`, whose output goes to the end of `log`."""
+    async def start(
+        self, environment: Mapping[str, str], log: Path, command: Sequence[str] = ("worker", "run")
+    ) -> Forked:
+        """One `python -m …`, a module and its arguments, whose output goes to the end of `log`."""
         await asyncio.to_thread(log.touch)
         reader, writer = await asyncio.open_unix_connection(self.address)
-        order = {"environment": dict(environment), "log": str(log)}
+        order = {"environment": dict(environment), "log": str(log), "command": list(command)}
         writer.write(json.dumps(order).encode() + b"\n")
         return Forked(int(await reader.readline()), reader, writer)
 
@@ -199,11 +202,9 @@ def _run(order: Mapping[str, Any]) -> None:
     nothing = os.open(os.devnull, os.O_RDONLY)
     for descriptor, place in ((nothing, 0), (log, 1), (log, 2)):
         os.dup2(descriptor, place)
-    sys.argv = ["worker", "run"]
+    sys.argv = order["command"]
     signal.signal(signal.SIGUSR1, _tell_tasks)
-    from worker.cli import main  # noqa: PLC0415 - only what forks imports the worker
-
-    main()
+    runpy.run_module(sys.argv[0], run_name="__main__")
 
 
 def _tell_tasks(*_: object) -> None:
