@@ -26,8 +26,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
+import structlog
+
 from worker.errors import StoreUnavailable
 from worker.stores.sqlite_log import LogKeeper
+
+_log = structlog.get_logger(__name__)
 
 STORE: Final = "sqlite"
 _GROUP_OPERATIONS: Final = 128
@@ -121,10 +125,8 @@ class SqliteFile:
     ) -> Any:
         if self._is_closed:
             raise StoreUnavailable(STORE, "it is closed")
-        if self._thread is None:
-            # A daemon, so that a process which forgot to close still ends; WAL makes that safe.
-            self._thread = threading.Thread(target=self._serve, name=f"sqlite {self._path.name}", daemon=True)
-            self._thread.start()
+        if self._thread is None or not self._thread.is_alive():
+            self._thread = self._started()
         loop = asyncio.get_running_loop()
         operation = _Operation(prepare, work, is_write, loop.create_future())
         group = self._asked
@@ -133,6 +135,16 @@ class SqliteFile:
             loop.call_soon(self._hand_over, group)
         group.operations.append(operation)
         return await operation.future
+
+    def _started(self) -> threading.Thread:
+        # A daemon, so that a process which forgot to close still ends; WAL makes that safe.
+        thread = threading.Thread(target=self._serve, name=f"sqlite {self._path.name}", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError as error:
+            # The host's limit of threads: another time there may be room.
+            raise StoreUnavailable(STORE, f"{self._path}: {error}") from error
+        return thread
 
     def _hand_over(self, group: _Group) -> None:
         """Give the thread what was asked in this turn of the loop, unless it has it already."""
@@ -150,17 +162,28 @@ class SqliteFile:
     # --- On the thread ---------------------------------------------------------------------------------
 
     def _serve(self) -> None:
-        while (groups := self._next_groups()) is not None:
-            operations = [operation for group in groups for operation in group.operations]
-            for operation in operations:
-                self._prepare(operation)
-            self._run([operation for operation in operations if operation.error is None])
-            _deliver(groups)
-            # After the callers went on: the log's upkeep is nobody's latency.
-            if self._connection is not None and any(operation.is_write for operation in operations):
-                self._log_keeper.committed(self._connection)
-        self._log_keeper.finish()
-        self._drop_connection()
+        try:
+            while (groups := self._next_groups()) is not None:
+                operations = [operation for group in groups for operation in group.operations]
+                for operation in operations:
+                    self._prepare(operation)
+                self._run([operation for operation in operations if operation.error is None])
+                _deliver(groups)
+                # After the callers went on: the log's upkeep is nobody's latency.
+                if any(operation.is_write for operation in operations):
+                    self._keep_log()
+            self._log_keeper.finish()
+        finally:
+            # A connection is its thread's own, so the next thread could not even close it.
+            self._drop_connection()
+
+    def _keep_log(self) -> None:
+        if self._connection is None:
+            return
+        try:
+            self._log_keeper.committed(self._connection)
+        except Exception as error:  # noqa: BLE001  # all is committed, and a later commit looks at the log again
+            _log.warning("sqlite.upkeep_failed", file=self._path.name, error=str(error))
 
     def _next_groups(self) -> list[_Group] | None:
         """Everything that waits, at least one group, bounded; None when the thread shall end."""
@@ -181,7 +204,7 @@ class SqliteFile:
     def _prepare(self, operation: _Operation) -> None:
         try:
             operation.prepared = operation.prepare()
-        except Exception as error:  # noqa: BLE001  # not swallowed: it is raised again where the caller waits
+        except BaseException as error:  # noqa: BLE001  # raised again where the caller waits, a panic of an extension too
             operation.error = error
 
     def _run(self, group: list[_Operation]) -> None:
@@ -193,7 +216,7 @@ class SqliteFile:
             connection.execute(
                 "BEGIN IMMEDIATE" if any(operation.is_write for operation in group) else "BEGIN"
             )
-        except (sqlite3.Error, OSError, StoreUnavailable) as error:
+        except BaseException as error:  # noqa: BLE001  # as in `_prepare`
             for operation in group:
                 operation.error = self._translated(error)
             return
@@ -201,7 +224,7 @@ class SqliteFile:
             for operation in group:
                 operation.result = operation.work(connection, operation.prepared)
             connection.execute("COMMIT")
-        except Exception as error:  # noqa: BLE001  # not swallowed: it is raised again where the caller waits
+        except BaseException as error:  # noqa: BLE001  # as in `_prepare`
             with contextlib.suppress(sqlite3.Error):
                 connection.execute("ROLLBACK")
             if len(group) == 1:
@@ -275,7 +298,7 @@ class SqliteFile:
                 self._connection.close()
             self._connection = None
 
-    def _translated(self, error: Exception) -> Exception:
+    def _translated(self, error: BaseException) -> BaseException:
         """The error that the caller sees; a defect of this program stays what it is."""
         if isinstance(error, OSError):
             return _caused(StoreUnavailable(STORE, f"{self._path}: {error.strerror or error}"), error)

@@ -34,7 +34,10 @@ class LogKeeper:
         self._checkpoint: threading.Thread | None = None
 
     def committed(self, connection: sqlite3.Connection) -> None:
-        """See whether the log needs work, and have it done; costs 2 us where it does not."""
+        """See whether the log needs work, and have it done; costs 2 us where it does not.
+
+        Raises OSError where the log is gone meanwhile, and RuntimeError where no thread can be had.
+        """
         try:
             log_bytes = os.stat(self._log).st_size  # noqa: PTH116  # a tenth of the cost, after each commit
         except OSError:
@@ -70,10 +73,12 @@ class LogKeeper:
             return
         self._seen_bytes = log_bytes
         self._due = time.monotonic() + _PAUSE_SECONDS
-        self._checkpoint = threading.Thread(
+        checkpoint = threading.Thread(
             target=self._run_checkpoint, name=f"sqlite checkpoint {self._path.name}", daemon=True
         )
-        self._checkpoint.start()
+        checkpoint.start()
+        # Only now: nobody can wait for a thread that never began.
+        self._checkpoint = checkpoint
 
     def _run_checkpoint(self) -> None:
         # A checkpoint that fails loses nothing: the log stays, and the next commit that fails says why.

@@ -9,6 +9,7 @@ import sqlite3
 import stat
 import subprocess
 import sys
+import threading
 from collections.abc import AsyncGenerator
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -321,4 +322,23 @@ def test_a_checkpoint_moves_the_log_into_the_file_beside_the_writer(tmp_path: Pa
     keeper.committed(connection)
     keeper.finish()
     assert path.stat().st_size > 500_000
+    connection.close()
+
+
+def test_a_checkpoint_that_could_not_be_started_is_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "x.db"
+    connection = sqlite3.connect(path, isolation_level=None)
+    connection.execute("PRAGMA journal_mode = WAL")
+    connection.execute("CREATE TABLE t (x BLOB)")
+    keeper = LogKeeper(path)
+
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    with pytest.raises(RuntimeError, match="new thread"):
+        keeper.committed(connection)
+    keeper.finish()
     connection.close()

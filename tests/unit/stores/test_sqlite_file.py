@@ -9,9 +9,16 @@ from collections.abc import AsyncGenerator
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from worker.errors import StoreUnavailable
+from worker.stores import sqlite_file
 from worker.stores.sqlite_file import SqliteFile
+from worker.stores.sqlite_log import LogKeeper
+
+
+class Panic(BaseException):
+    """As a Rust extension raises it: not an Exception."""
 
 
 def _file(tmp_path: Path, *, timeout_seconds: float = 5.0) -> SqliteFile:
@@ -34,6 +41,16 @@ async def _insert(file: SqliteFile, number: int) -> int:
     return await file.write(
         lambda connection, _: connection.execute("INSERT INTO numbers VALUES (?)", (number,)).rowcount
     )
+
+
+async def _insert_in_the_end(file: SqliteFile, number: int) -> None:
+    """For a file of little patience: on a slow machine the thread may not get round to it at once."""
+    while True:
+        try:
+            assert await _insert(file, number) == 1
+        except StoreUnavailable:
+            continue
+        return
 
 
 async def _numbers(file: SqliteFile) -> list[int]:
@@ -69,12 +86,87 @@ async def test_a_disk_that_hangs_is_given_up_in_time_and_used_when_it_answers(tm
     stuck = await asyncio.gather(*(file.read(hang) for _ in range(2)), return_exceptions=True)
     assert [type(answer) for answer in stuck] == [StoreUnavailable] * 2
     is_released.set()
-    while True:
-        try:
-            assert await _insert(file, 7) == 1
-            break
-        except StoreUnavailable:  # the thread has not got round to it on a slow machine
-            continue
+    await _insert_in_the_end(file, 7)
+    await file.close()
+
+
+@pytest.mark.parametrize("error", [RuntimeError("can't start new thread"), FileNotFoundError("the log")])
+async def test_upkeep_that_fails_costs_nothing_but_a_line_of_the_log(
+    file: SqliteFile, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def fail(keeper: LogKeeper, connection: sqlite3.Connection) -> None:
+        raise error
+
+    monkeypatch.setattr(LogKeeper, "committed", fail)
+    with capture_logs() as lines:
+        assert [await _insert(file, n) for n in range(2)] == [1, 1]
+        # Done by the same thread, so after the upkeep.
+        assert await _numbers(file) == [0, 1]
+    assert {(line["event"], line["error"]) for line in lines} == {("sqlite.upkeep_failed", str(error))}
+
+
+@pytest.mark.parametrize("defect", [Panic("in an extension"), MemoryError()])
+async def test_a_defect_is_raised_where_the_caller_waits_and_ends_no_thread(
+    file: SqliteFile, defect: BaseException
+) -> None:
+    def fail(*_: object) -> int:
+        raise defect
+
+    await _insert(file, 1)
+    calls = (file.read(fail), file.write(lambda _, prepared: prepared, prepare=fail), _insert(file, 2))
+    answers = await asyncio.gather(*calls, return_exceptions=True)
+    assert answers == [defect, defect, 1]
+    assert await _numbers(file) == [1, 2]
+
+
+@pytest.mark.parametrize("defect", [Panic("in an extension"), MemoryError()])
+async def test_a_defect_in_opening_the_file_ends_no_thread(
+    file: SqliteFile, monkeypatch: pytest.MonkeyPatch, defect: BaseException
+) -> None:
+    def fail(*_: object, **__: object) -> sqlite3.Connection:
+        raise defect
+
+    with monkeypatch.context() as patch:
+        patch.setattr(sqlite3, "connect", fail)
+        with pytest.raises(type(defect)):
+            await _insert(file, 1)
+    assert await _insert(file, 1) == 1
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+async def test_a_thread_that_is_not_alive_is_started_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = _file(tmp_path, timeout_seconds=0.05)
+    await _insert_in_the_end(file, 1)
+    ended: list[threading.Thread] = []
+
+    def end(_: object) -> None:
+        ended.append(threading.current_thread())
+        raise MemoryError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(sqlite_file, "_deliver", end)
+        with pytest.raises(StoreUnavailable, match="no answer within"):
+            await _insert(file, 2)
+        await asyncio.to_thread(lambda: [thread.join() for thread in ended])
+    await _insert_in_the_end(file, 3)
+    await file.close()
+
+
+async def test_a_thread_that_cannot_be_started_is_an_outage_and_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = _file(tmp_path)
+
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        with pytest.raises(StoreUnavailable, match=r"numbers.db: can't start new thread"):
+            await _insert(file, 1)
+    assert await _insert(file, 1) == 1
     await file.close()
 
 
