@@ -43,7 +43,7 @@ async def children(
 
     async def start() -> Forked:
         log = tmp_path / f"child-{len(started)}.log"
-        command = ("tests.support.dispatch_child", json.dumps(arguments))
+        command = ("-m", "tests.support.dispatch_child", json.dumps(arguments))
         child = await nursery().start(os.environ, log, command)
         started.append(child)
         return child

@@ -1,7 +1,8 @@
 """A process that has loaded the worker and forks: a `python -m worker run` without five seconds of loading.
 
 What is forked does what the command does, from its first line to the interpreter's end, with an environment
-and a log of its own. All that differs from a process of its own making is that they share one hash seed.
+and a log of its own. All that differs from a process of its own making is that they share one hash seed;
+where that matters, there is one such process for each seed.
 """
 
 from __future__ import annotations
@@ -72,21 +73,34 @@ class Nursery:
     lease: socket.socket
 
     async def start(
-        self, environment: Mapping[str, str], log: Path, command: Sequence[str] = ("worker", "run")
+        self, environment: Mapping[str, str], log: Path, arguments: Sequence[str] = ("-m", "worker", "run")
     ) -> Forked:
-        """One `python -m …`, a module and its arguments, whose output goes to the end of `log`."""
+        """One `python <arguments>`, whose output goes to the end of `log`."""
         await asyncio.to_thread(log.touch)
         reader, writer = await asyncio.open_unix_connection(self.address)
-        order = {"environment": dict(environment), "log": str(log), "command": list(command)}
-        writer.write(json.dumps(order).encode() + b"\n")
+        writer.write(_order(environment, log, arguments))
         return Forked(int(await reader.readline()), reader, writer)
+
+    def run(self, arguments: Sequence[str], log: Path) -> int:
+        """The exit code of one `python <arguments>`, whose output goes to `log`; waits for its end."""
+        with socket.socket(socket.AF_UNIX) as caller:
+            caller.connect(str(self.address))
+            caller.sendall(_order(os.environ, log, arguments))
+            with caller.makefile("rb") as said:
+                said.readline()  # its process id
+                return int(said.readline())
+
+
+def _order(environment: Mapping[str, str], log: Path, arguments: Sequence[str]) -> bytes:
+    order = {"environment": dict(environment), "log": str(log), "arguments": list(arguments)}
+    return json.dumps(order).encode() + b"\n"
 
 
 @cache
-def nursery() -> Nursery:
+def nursery(hash_seed: str | None = None) -> Nursery:
     """The one of this run of the tests, whose processes share it; it ends after them, with what it forked."""
     run = os.environ.get("PYTEST_XDIST_TESTRUNUID", str(os.getpid()))
-    folder = Path(tempfile.gettempdir()) / f"nursery-{run}"
+    folder = Path(tempfile.gettempdir()) / f"nursery-{run}-{hash_seed or 'any'}"
     folder.mkdir(mode=0o700, exist_ok=True)
     address = folder / "socket"
     with (folder / "lock").open("wb") as lock:
@@ -96,19 +110,19 @@ def nursery() -> Nursery:
             lease.connect(str(address))
         except (FileNotFoundError, ConnectionRefusedError):
             address.unlink(missing_ok=True)
-            _spawn(address)
+            _spawn(address, {} if hash_seed is None else {"PYTHONHASHSEED": hash_seed})
             lease.connect(str(address))
         lease.sendall(_LEASE)
     return Nursery(address=address, lease=lease)
 
 
-def _spawn(address: Path) -> None:
+def _spawn(address: Path, environment: Mapping[str, str]) -> None:
     """Start the process that forks, and wait until it has loaded the worker. It may outlive this one."""
     reading, writing = os.pipe()
     os.posix_spawn(
         sys.executable,
         [sys.executable, "-m", "tests.support.nursery", str(address)],
-        {**os.environ, "PYTHONPATH": str(ROOT)},
+        {**os.environ, **environment, "PYTHONPATH": str(ROOT)},
         file_actions=[
             (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
             (os.POSIX_SPAWN_DUP2, writing, 1),
@@ -202,9 +216,17 @@ def _run(order: Mapping[str, Any]) -> None:
     nothing = os.open(os.devnull, os.O_RDONLY)
     for descriptor, place in ((nothing, 0), (log, 1), (log, 2)):
         os.dup2(descriptor, place)
-    sys.argv = order["command"]
     signal.signal(signal.SIGUSR1, _tell_tasks)
-    runpy.run_module(sys.argv[0], run_name="__main__")
+    first, *rest = order["arguments"]
+    if first == "-m":
+        sys.argv = rest
+        runpy.run_module(rest[0], run_name="__main__")
+    elif first == "-c":
+        sys.argv = [first, *rest[1:]]
+        exec(rest[0], {"__name__": "__main__"})  # noqa: S102 - a test's own
+    else:
+        sys.argv = [first, *rest]
+        runpy.run_path(first, run_name="__main__")
 
 
 def _tell_tasks(*_: object) -> None:

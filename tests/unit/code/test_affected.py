@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -108,11 +109,12 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.timeout(180)
 def test_graph_and_facts_are_the_same_under_every_hash_seed(tmp_path: Path) -> None:
     shutil.copytree(Path(worker.__file__).parent / "budget", tmp_path / "src" / "worker" / "budget")
     (tmp_path / "CODEOWNERS").write_text("*.py @b @a\n")
     (tmp_path / "spec.md").write_text("- **REQ-1**: The system MUST run, see `worker/budget/ledger.py`.\n")
-    assert len(outputs(["-c", GRAPH_DIGEST, str(tmp_path)], seeds=("0", "1"))) == 1
+    assert len(outputs(["-c", GRAPH_DIGEST, str(tmp_path)])) == 1
 
 
 def outlined(files: dict[str, str]) -> dict[str, Outline]:

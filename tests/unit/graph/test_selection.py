@@ -283,8 +283,9 @@ def test_what_a_request_names_is_a_candidate_however_much_else_its_words_find() 
     assert len(found) == MAX_FOUND
 
 
+@pytest.mark.timeout(180)
 def test_neither_hash_seed_nor_process_nor_arrival_changes_a_pack() -> None:
-    assert len(outputs(["tests/unit/graph/print_pack.py"], seeds=("0", "1"))) == 1
+    assert len(outputs(["tests/unit/graph/print_pack.py"])) == 1
 
 
 def test_a_node_of_another_kind_with_the_same_id_is_another_node() -> None:

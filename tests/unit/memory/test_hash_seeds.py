@@ -1,7 +1,10 @@
 from __future__ import annotations
 
+import pytest
+
 from tests.support.hash_seeds import outputs
 
 
+@pytest.mark.timeout(180)
 def test_memory_gives_the_same_bytes_under_every_hash_seed() -> None:
-    assert len(outputs(["tests/unit/memory/print_memory.py"], seeds=["0", "1"])) == 1
+    assert len(outputs(["tests/unit/memory/print_memory.py"])) == 1

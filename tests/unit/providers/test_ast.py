@@ -436,9 +436,10 @@ async def test_two_hosts_give_the_same_contribution(tmp_path: Path) -> None:
     assert str(tmp_path) not in repr(layers[0])
 
 
+@pytest.mark.timeout(180)
 def test_neither_hash_seed_nor_process_changes_a_contribution() -> None:
     program = Path(__file__).with_name("print_ast.py")
-    digests = outputs([str(program)], seeds=("0", "12345"))
+    digests = outputs([str(program)])
     assert len(digests) == 1
     assert len(digests.pop()) == 65
 
