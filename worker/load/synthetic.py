@@ -1,10 +1,11 @@
 """Records whose texts are replaced, so that real traffic can be shared.
 
 What stays is what makes the work the same: the shape of the JSON, the contract's own field names and
-vocabularies (kinds, statuses, layers, encodings, the models and subjects of the settings), numbers of the
-contract, times, partitions, and the length and shape of each text. Ids become stable pseudonyms, the same
-wherever an id occurs; paths keep their depth and a well-known extension; names of fields that the contract
-does not know are replaced, too. A body that is no JSON object stays none.
+vocabularies (kinds, statuses, layers, encodings, the models and subjects of the settings), numbers where the
+contract has some, times, partitions, and the length and shape of each text. Ids become stable pseudonyms, the
+same wherever an id occurs; paths keep their depth and a well-known extension. Names that the contract does
+not have at their place are replaced, too, and so is all that lies below them, or in an object that it leaves
+to the caller. A body that is no JSON object stays none.
 """
 
 from __future__ import annotations
@@ -13,23 +14,16 @@ import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from math import isfinite
 from pathlib import PurePosixPath
 from typing import Any, Final, cast, get_args
 
-from pydantic import BaseModel
-
-from schemas.codes import (
-    LAYERS,
-    IncludePart,
-    Ranking,
-    Relevance,
-    Requester,
-    TaskType,
-)
-from schemas.request import REQUESTED_ENCODINGS, AssemblyRequest
+from schemas.codes import IncludePart, Ranking, Relevance, Requester, TaskType
+from schemas.request import REQUESTED_ENCODINGS
 from schemas.session import read_step_status
 from schemas.times import parse_time
 from worker.load.headers import CORRELATION_ID, GENERATION, KIND, read_generation
+from worker.load.places import REQUEST, UNKNOWN, Place
 from worker.load.recording import RecordedRecord
 from worker.load.synthetic_text import TextReplacer
 
@@ -38,6 +32,7 @@ _PROJECT_ID: Final = re.compile(r"[A-Za-z0-9._-]{1,128}")
 _VERSION: Final = re.compile(r"\d{1,3}(\.\d{1,3}){0,3}")
 _NUMBER: Final = re.compile(r"-?\d{1,9}(\.\d{1,6})?")
 _PSEUDONYM_BYTES: Final = 10
+_MAX_EXACT_INTEGER: Final = 2**53 - 1
 _SHORTEST_STEM: Final = 6
 
 _VOCABULARIES: Final[Mapping[str, frozenset[str]]] = {
@@ -59,8 +54,8 @@ applies_to event_ids must_cite required_tools
 """
 _PATH_FIELDS: Final = "path file_path files files_created key_files project_dir"
 _TIME_FIELDS: Final = "expires_at as_of occurred_at timestamp created_at"
-_FOREIGN_FIELDS: Final = "stage_alias artifact_type file_path artifact_id timestamp created_at"
-_PACK_FIELDS: Final = "pack_version project frame snapshot ranking relevance encoding budget spent"
+_PACK_NUMBERS: Final = frozenset({"pack_version", "budget", "spent"})
+_PACK_NAMES: Final = _PACK_NUMBERS | {"project", "frame", "snapshot", "ranking", "relevance", "encoding"}
 _KNOWN_EXTENSIONS: Final = """
 .c .cc .cfg .cpp .cs .css .csv .go .h .hpp .html .ini .java .js .json .jsx .kt .lock .log .md .php .proto .py
 .pyi .rb .rs .rst .sh .sql .svg .swift .toml .ts .tsx .txt .xml .yaml .yml
@@ -68,7 +63,6 @@ _KNOWN_EXTENSIONS: Final = """
 _IDS: Final = frozenset(_ID_FIELDS.split())
 _PATHS: Final = frozenset(_PATH_FIELDS.split())
 _TIMES: Final = frozenset(_TIME_FIELDS.split())
-_PACK_NAMES: Final = frozenset(_PACK_FIELDS.split())
 _EXTENSIONS: Final = frozenset(_KNOWN_EXTENSIONS.split())
 _PACK_PARTS: Final = re.compile(
     r"(?P<front>\A---[ \t]*\r?\n.*?^---[ \t]*\r?$)"
@@ -110,11 +104,12 @@ class Synthesizer:
         """The body with everything replaced that is not the contract's own."""
         try:
             fields: object = json.loads(body)
+            # What is nested too deep to be followed here is refused by every worker.
+            made = self._object(REQUEST, cast("dict[str, Any]", fields)) if isinstance(fields, dict) else None
         except (ValueError, RecursionError):
             return self._opaque(body)
-        if not isinstance(fields, dict):
+        if made is None:
             return self._opaque(body)
-        made = self._object(cast("dict[str, Any]", fields))
         return json.dumps(made, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "surrogatepass")
 
     def pseudonym(self, original: str) -> str:
@@ -123,24 +118,24 @@ class Synthesizer:
 
     # --- JSON ------------------------------------------------------------------------------------
 
-    def _object(self, fields: Mapping[str, Any]) -> dict[str, Any]:
+    def _object(self, place: Place, fields: Mapping[str, Any]) -> dict[str, Any]:
         made: dict[str, Any] = {}
         for name, value in fields.items():
-            shown = name if name in _KNOWN_NAMES else self._replacer.text(name)
-            if shown in made or (shown in _KNOWN_NAMES and shown != name):
+            is_known = name in place.fields
+            shown = name if is_known else self._replacer.text(name)
+            if shown in made or (shown in place.fields and not is_known):
                 shown = self.pseudonym(name)
-            made[shown] = self._value(name if name in _KNOWN_NAMES else "", value)
+            made[shown] = self._value(place.fields.get(name, UNKNOWN), value)
         return made
 
-    def _value(self, name: str, value: object) -> object:
-        """The value of the field `name`; of a list, each item is one."""
+    def _value(self, place: Place, value: object) -> object:
         if isinstance(value, dict):
-            return self._object(cast("dict[str, Any]", value))
+            return self._object(place, cast("dict[str, Any]", value))
         if isinstance(value, list):
-            return [self._value(name, item) for item in cast("list[object]", value)]
+            return [self._value(place.item or UNKNOWN, item) for item in cast("list[object]", value)]
         if isinstance(value, str):
-            return self._string(name, value)
-        if isinstance(value, int | float) and not isinstance(value, bool) and not name:
+            return self._string(place.name, value)
+        if isinstance(value, int | float) and not isinstance(value, bool) and not place.is_numeric:
             return self._number(value)
         return value
 
@@ -179,12 +174,10 @@ class Synthesizer:
         return stem[: max(_SHORTEST_STEM, len(step) - len(suffix))] + suffix
 
     def _number(self, value: float) -> float:
-        """Another number with as many digits."""
+        """Another number with as many digits; 1 where a request that holds it would be refused for it."""
         written = json.dumps(value)
-        try:
-            return cast("float", json.loads(re.sub(r"\d+", lambda m: self._digits(m[0]), written)))
-        except ValueError:  # digits may not start with a zero
-            return 1
+        made = cast("float", json.loads(re.sub(r"\d+", lambda m: self._digits(m[0]), written)))
+        return made if _is_carried(made) or not _is_carried(value) else 1
 
     def _digits(self, digits: str) -> str:
         replaced = self._replacer.text(digits)
@@ -214,10 +207,15 @@ class Synthesizer:
         end = line[len(line.rstrip("\r\n")) :]
         if name == "project":
             value = self._id(value.strip("'\""), _PROJECT_ID)
-        elif not (_NUMBER.fullmatch(value) or value in self._kept.get(name, ())):
+        elif not self._is_kept_in_front(found):
             value = self._replacer.text(value)
         shown = name if name in _PACK_NAMES else self._replacer.text(name)
         return f"{found['indent']}{shown}: {value}".rstrip(" ") + end
+
+    def _is_kept_in_front(self, line: re.Match[str]) -> bool:
+        name, value = line["name"], line["value"]
+        is_own_number = name in _PACK_NUMBERS and not line["indent"] and _NUMBER.fullmatch(value)
+        return bool(is_own_number) or value in self._kept.get(name, ())
 
     def _node_line(self, part: re.Match[str]) -> str:
         template = part["template"]
@@ -256,31 +254,14 @@ class Synthesizer:
 _HEX_TO_LETTERS: Final = str.maketrans("0123456789", "ghijklmnop")
 
 
+def _is_carried(number: float) -> bool:
+    """Whether canonical JSON has a form for it."""
+    return abs(number) <= _MAX_EXACT_INTEGER if isinstance(number, int) else isfinite(number)
+
+
 def _reads(read: Callable[[Any], object], value: object) -> bool:
     try:
         read(value)
     except ValueError:
         return False
     return True
-
-
-def _field_names(model: type[BaseModel], seen: set[type[BaseModel]]) -> frozenset[str]:
-    """The names of the fields of a model and of all models that it is made of."""
-    seen.add(model)
-    names = set(model.model_fields)
-    for field in model.model_fields.values():
-        for inner in _models_in(field.annotation):
-            if inner not in seen:
-                names |= _field_names(inner, seen)
-    return frozenset(names)
-
-
-def _models_in(annotation: object) -> list[type[BaseModel]]:
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return [annotation]
-    return [model for argument in get_args(annotation) for model in _models_in(argument)]
-
-
-_KNOWN_NAMES: Final = (
-    _field_names(AssemblyRequest, set()) | frozenset(LAYERS) | frozenset(_FOREIGN_FIELDS.split())
-)

@@ -4,10 +4,12 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from schemas.request import AssemblyRequest
+from schemas.wire import canonical_json
 from worker.budget.tokens import counter_for
 from worker.graph.pack_file import parse_pack
 from worker.load.recording import RecordedRecord
@@ -150,6 +152,55 @@ def test_a_request_stays_the_request_that_it_was():
     assert len(made["user_message"]) == len(REQUEST["user_message"])
     pack = parse_pack(made["pack"], project_id=made["project_id"])
     assert [section.node.tokens for section in pack.sections if section.node] == [42]
+
+
+NUMBER = 4_815_162_342
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"payload": {"custom": {"id": NUMBER, "text": NUMBER}}},
+        {"payload": {"task_context": {"budget": {"total": NUMBER}, "deadline_ms": [NUMBER, -NUMBER]}}},
+        {"payload": {"total": NUMBER, "budget": {"total": NUMBER}}},
+        {"artifacts": [{"id": NUMBER, "path": NUMBER, "content": {"timestamp": NUMBER}}]},
+        {"budget": {"deadline_ms": NUMBER, "layers": {"no_layer": NUMBER, "plan": {"plan": NUMBER}}}},
+        {"total": NUMBER, "timestamp": NUMBER, "request_id": NUMBER, "deadline_ms": [NUMBER]},
+        {"memory": {"items": [{"id": "m", "text": NUMBER, "created_at": NUMBER}]}},
+        {"session": {"project": {"version": NUMBER / 1_000}}},
+        {"pack": f"---\npack_version: 1\nframe:\n  budget: {NUMBER % 10**9}\nsum: {NUMBER % 10**9}\n---\n"},
+    ],
+    ids=json.dumps,
+)
+def test_no_number_is_left_where_the_contract_has_none(body: dict[str, Any]):
+    made = SYNTHESIZER.body(json.dumps(body).encode()).decode()
+    assert "162342" not in made.replace(".", "")
+
+
+def test_a_number_of_the_contract_stays_where_the_contract_has_it():
+    body = {
+        "deadline_ms": 1_500,
+        "layer_timeouts_ms": {"graph": 90},
+        "budget": {"total": 8_000, "layers": {"memory": 100}, "client_overhead_tokens": 7},
+        "after": {"graph_version": 12},
+        "artifacts": [{"timestamp": 1_700_000_000, "created_at": 1_700_000_000.5}],
+        "session": {"project": {"active_session": 41}, "work_items": [{"priority": 2}]},
+    }
+    assert json.loads(SYNTHESIZER.body(json.dumps(body).encode())) == body
+
+
+@pytest.mark.parametrize("number", [4_815_162_342_108_151, -(2**53 - 1), 1e300])
+def test_a_number_that_canonical_json_carries_becomes_another_such(number: float):
+    body = json.dumps({"payload": {"n": number}}).encode()
+    for secret in range(100):
+        synthesizer = Synthesizer(secret=bytes([secret]), vocabulary=VOCABULARY)
+        canonical_json(json.loads(synthesizer.body(body)))
+
+
+@pytest.mark.parametrize("depth", [100, 500, 900, 100_000])
+def test_a_body_however_deep_is_replaced(depth: int):
+    body = b'{"a": ' + b"[" * depth + b'"Zyxwqua"' + b"]" * depth + b"}"
+    assert not holds_canary(SYNTHESIZER.body(body))
 
 
 def test_what_was_no_id_stays_none():
