@@ -14,7 +14,7 @@ from tests.support.halting import stop
 
 
 class RedisServer:
-    """Always on the same loopback port; each start keeps what was on disk."""
+    """Always on the same loopback port and the same socket; each start keeps what was on disk."""
 
     def __init__(self, directory: Path) -> None:
         program = shutil.which("redis-server")
@@ -30,6 +30,11 @@ class RedisServer:
     @property
     def url(self) -> str:
         return f"redis://127.0.0.1:{self.port}/0"
+
+    @property
+    def socket(self) -> Path:
+        """Where it listens as well; the directory must be there, with a path that a socket may have."""
+        return self._directory / "redis.sock"
 
     def start(self) -> None:
         """Return when it accepts connections and has loaded its data."""
@@ -54,7 +59,7 @@ class RedisServer:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write(
-            f"port {self.port}\nbind 127.0.0.1\ndir {self._directory}\n"
+            f"port {self.port}\nbind 127.0.0.1\nunixsocket redis.sock\ndir {self._directory}\n"
             f'save ""\nappendonly yes\nappendfsync no\n{options}'.encode()
         )
         self._process.stdin.close()

@@ -23,7 +23,7 @@ from typing import Any, Final
 from redis.asyncio.connection import AbstractConnection, ConnectionPool, SSLConnection
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
-from redis.exceptions import NoScriptError, RedisError, ResponseError
+from redis.exceptions import MasterDownError, NoScriptError, ReadOnlyError, RedisError, ResponseError
 
 from worker.errors import StoreUnavailable
 from worker.tls import client_context, tls_problem
@@ -60,7 +60,10 @@ class _Call:
 
 
 class RedisLink:
-    """Sends commands in the order of their calls. Connects at the first, and again after every failure."""
+    """Sends commands in the order of their calls. Connects at the first, and again after every failure.
+
+    So it does after the answer of a primary that was made a replica: the address may lead to another by now.
+    """
 
     def __init__(
         self,
@@ -207,6 +210,8 @@ class RedisLink:
                 replies.append(await connection.read_response())
             except ResponseError as error:
                 replies.append(error)
+        if any(isinstance(reply, ReadOnlyError | MasterDownError) for reply in replies):
+            await self._disconnect()
         return replies
 
     async def _disconnect(self) -> None:
