@@ -274,11 +274,16 @@ def _write_usage_page(html: Path, source: Path) -> None:
 Code = Annotated[RejectionCode | None, typer.Option(help="Only this rejection code.")]
 Project = Annotated[str | None, typer.Option(help="Only this project.")]
 Since = Annotated[str | None, typer.Option(help="Only records not older than this instant, RFC 3339.")]
+Topic = Annotated[str | None, typer.Option(help="Only records of this topic, by its whole name.")]
 
 
 @dead_letters_app.command("list")
 def dead_letters_list(
-    code: Code = None, project: Project = None, since: Since = None, as_json: AsJson = False
+    code: Code = None,
+    project: Project = None,
+    topic: Topic = None,
+    since: Since = None,
+    as_json: AsJson = False,
 ) -> None:
     """List dead letters, oldest first in each partition; a letter's id is `partition:offset`.
 
@@ -286,10 +291,11 @@ def dead_letters_list(
     """
     from worker.dead_letter_views import as_row, letter_table  # noqa: PLC0415  # as above
     from worker.kafka.dead_letters import Selection, list_dead_letters  # noqa: PLC0415  # as above
-    from worker.wiring_kafka import dead_letter_topic  # noqa: PLC0415  # as above
+    from worker.wiring_kafka import dead_letter_topic, redrivable_topics  # noqa: PLC0415  # as above
 
     settings = load_settings()
-    selection = Selection(code=code, project_id=project, since=_instant(since, option="--since"))
+    _check_topic(topic, redrivable_topics(settings))
+    selection = Selection(code=code, project_id=project, topic=topic, since=_instant(since, option="--since"))
     letters = asyncio.run(_reaching(list_dead_letters(dead_letter_topic(settings), selection), settings))
     if as_json:
         sys.stdout.write(json.dumps([as_row(letter) for letter in letters], indent=2) + "\n")
@@ -327,6 +333,7 @@ def dead_letters_redrive(
     ] = None,
     code: Code = None,
     project: Project = None,
+    topic: Topic = None,
     since: Since = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Publish nothing, say what would be.")] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
@@ -341,19 +348,20 @@ def dead_letters_redrive(
     from worker.wiring_kafka import dead_letter_topic, redrivable_topics  # noqa: PLC0415  # as above
 
     settings = load_settings()
+    topics = redrivable_topics(settings)
+    _check_topic(topic, topics)
     selection = Selection(
-        code=code, project_id=project, since=_instant(since, option="--since"), ids=frozenset(ids or ())
+        code=code,
+        project_id=project,
+        topic=topic,
+        since=_instant(since, option="--since"),
+        ids=frozenset(ids or ()),
     )
     if not dry_run and not yes:
         typer.confirm("Publish the selected records again?", abort=True, err=True)
     done = asyncio.run(
         _reaching(
-            redrive(
-                dead_letter_topic(settings),
-                selection,
-                allowed_topics=redrivable_topics(settings),
-                dry_run=dry_run,
-            ),
+            redrive(dead_letter_topic(settings), selection, allowed_topics=topics, dry_run=dry_run),
             settings,
         )
     )
@@ -363,6 +371,11 @@ def dead_letters_redrive(
         page_console().print(redriven_table(done, dry_run=dry_run))
     if ids and len(done) < len(set(ids)):
         fail(f"not found: {', '.join(sorted(set(ids) - {item.id for item in done}))}")
+
+
+def _check_topic(topic: str | None, known: frozenset[str]) -> None:
+    if topic is not None and topic not in known:
+        fail(f"--topic {topic!r}: unknown; dead letters come from {', '.join(sorted(known))}")
 
 
 async def _reaching(work: Coroutine[Any, Any, T], settings: Settings) -> T:

@@ -45,10 +45,12 @@ def as_document(letter: DeadLetter) -> dict[str, object]:
 
 def letter_table(letters: Sequence[DeadLetter]) -> Table:
     """For a terminal."""
-    table = Table("id", "code", "project", "request", "when", "bytes", "message", box=None, pad_edge=False)
+    columns = ("id", "topic", "code", "project", "request", "when", "bytes", "message")
+    table = Table(*columns, box=None, pad_edge=False)
     for letter in letters:
         table.add_row(
             letter.id,
+            letter.topic or "–",
             letter.code,
             letter.project_id or "–",
             letter.request_id or "–",

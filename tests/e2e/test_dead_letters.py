@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncGenerator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -11,12 +12,14 @@ from uuid import uuid4
 
 import pytest
 import pytest_asyncio
+from typer.testing import CliRunner
 
 from schemas.bundle import ContextBundle, Rejection
 from schemas.request import AssemblyRequest
 from tests.support.dispatching import batch_of, read_all, send_batch
 from tests.support.handling import record
 from tests.support.serving import Serving, serving
+from worker.cli import app
 from worker.client import ContextClient
 from worker.kafka.connection import KafkaConnection
 from worker.kafka.dead_letters import (
@@ -172,6 +175,20 @@ async def test_the_list_can_be_narrowed(topic: DeadLetterTopic, requests: str) -
     assert await values(code="invalid_json", project_id="shop") == [b"3"]
 
 
+async def test_a_time_that_no_calendar_has_hides_no_letter(topic: DeadLetterTopic, requests: str) -> None:
+    times_ms = (-(2**63), 1_000, 2**63 - 1)
+    await bury(
+        topic, *((record(b"%d" % ms, topic=requests, key=b"k", timestamp_ms=ms), BAD) for ms in times_ms)
+    )
+    found = await list_dead_letters(topic)
+    assert [(letter.value, letter.timestamp.year) for letter in found] == [
+        (b"%d" % -(2**63), 1970),
+        (b"1000", 1970),
+        (b"%d" % (2**63 - 1), 9999),
+    ]
+    assert await redriven(topic, requests, ids=frozenset({found[1].id})) == [(True, 1)]
+
+
 async def test_one_can_be_shown_by_its_id(topic: DeadLetterTopic, requests: str) -> None:
     await bury(topic, *((record(b"%d" % n, topic=requests, key=b"k"), BROKEN) for n in range(5)))
     letters = await list_dead_letters(topic)
@@ -241,6 +258,63 @@ async def test_of_one_request_only_the_last_is_sent_back_above_all_its_generatio
     await bury(topic, (first, BAD), (first, BAD), (second, BAD), (other, BAD))
     assert await redriven(topic, requests) == [(False, 2), (False, 2), (True, 2), (True, 1)]
     assert len(await read_all(bootstrap, requests)) == 2
+
+
+async def test_a_request_its_answers_and_its_calls_go_back_each_for_itself(
+    topic: DeadLetterTopic, topic_prefix: str
+) -> None:
+    def of(role: str, **ids: str) -> InboundRecord:
+        body = {"project_id": "shop", "request_id": "r-1", **ids}
+        return record(body, topic=topic_prefix + role, key=b"shop")
+
+    again = of("responses", answer_id="a-2")
+    letters = [
+        of("requests"),
+        of("responses", answer_id="a-1"),
+        again,
+        replace(again, headers=(("context-generation", b"1"),)),
+        of("tools", call_id="c-1"),
+        of("tools", call_id="c-2"),
+        # Equal in all but the topic.
+        of("state", event_id="x"),
+        of("sync", event_id="x"),
+    ]
+    await bury(topic, *((letter, BAD) for letter in letters))
+    allowed = frozenset({topic_prefix + role for role in ("requests", "responses", "tools", "state", "sync")})
+    found = await redrive(topic, Selection(), allowed_topics=allowed, dry_run=True)
+    assert [(item.topic.removeprefix(topic_prefix), item.generation, item.skipped) for item in found] == [
+        ("requests", 1, None),
+        ("responses", 1, None),
+        ("responses", 2, "another dead letter of the same record is newer"),
+        ("responses", 2, None),
+        ("tools", 1, None),
+        ("tools", 1, None),
+        ("state", 1, None),
+        ("sync", 1, None),
+    ]
+
+
+async def test_the_commands_can_be_told_one_topic(
+    topic: DeadLetterTopic, topic_prefix: str, bootstrap: str
+) -> None:
+    tools = f"{topic_prefix}tools"
+    body = {"project_id": "shop", "request_id": "r-1", "call_id": "c-1"}
+    await bury(topic, *((record(body, topic=topic_prefix + role), BAD) for role in ("requests", "tools")))
+    environment = {
+        "WORKER_KAFKA__BOOTSTRAP_SERVERS": json.dumps([bootstrap]),
+        "WORKER_KAFKA__TOPIC_PREFIX": topic_prefix,
+    }
+
+    async def run(*command: str) -> list[dict[str, Any]]:
+        arguments = ["dead-letters", *command, "--topic", tools, "--json"]
+        result = await asyncio.to_thread(CliRunner().invoke, app, arguments, env=environment)
+        assert result.exit_code == 0, result.output
+        return json.loads(result.stdout)
+
+    assert [(row["topic"], row["request_id"]) for row in await run("list")] == [(tools, "c-1")]
+    assert [row["topic"] for row in await run("redrive", "--yes")] == [tools]
+    assert await read_all(bootstrap, f"{topic_prefix}requests") == []
+    assert len(await read_all(bootstrap, tools)) == 1
 
 
 async def test_a_generation_counts_even_where_its_letter_is_not_selected(

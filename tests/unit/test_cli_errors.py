@@ -62,6 +62,11 @@ def test_an_unknown_id_says_where_it_was_looked_for_and_how_long_ids_live(
         (["dead-letters", "list"], "no broker answers at 127.0.0.1:1"),
         (["dead-letters", "show", "0:0"], "no broker answers at 127.0.0.1:1"),
         (["dead-letters", "redrive", "--yes"], "no broker answers at 127.0.0.1:1"),
+        (
+            ["dead-letters", "list", "--topic", "tools"],
+            "--topic 'tools': unknown; dead letters come from",
+        ),
+        (["dead-letters", "redrive", "--topic", "context.bundles"], "context.sync, context.tools"),
     ],
 )
 def test_what_is_not_there_is_named_in_one_line(

@@ -14,20 +14,26 @@ twice in the topic, byte for byte; `redrive` publishes it once.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import datetime
 from itertools import accumulate
 from typing import Final
 
 from aiokafka import TopicPartition
 
+from schemas.topics import TopicRole
 from schemas.wire import sha256_hex
 from worker.decoding import read_ids
+from worker.kafka.answer_received import ReceivedAnswer
 from worker.kafka.connection import KafkaConnection
 from worker.kafka.headers import GENERATION, MAX_ECHOED_BYTES, Headers, read_headers
+from worker.kafka.received import Received, instant
 from worker.kafka.records import InboundRecord, OutboundRecord
+from worker.kafka.state_received import ReceivedEvent
+from worker.kafka.sync_received import ReceivedSync
+from worker.kafka.tool_received import ReceivedCall
 from worker.kafka_clients import Producer, Record, started_producer, whole_topic
 from worker.outcomes import Refusal
 
@@ -46,6 +52,15 @@ FIELDS: Final = (
 _NAMES: Final = frozenset(PREFIX + name for name in FIELDS)
 _CUT_MESSAGE_CHARS: Final = 500
 _CUT_HEADERS_BYTES: Final = 4_096
+_LONGEST_NUMBER: Final = len(str(2**63))
+_KINDS: Final[Mapping[TopicRole, type[Received]]] = {
+    "requests": Received,
+    "responses": ReceivedAnswer,
+    "state": ReceivedEvent,
+    "sync": ReceivedSync,
+    "tools": ReceivedCall,
+}
+"""What the topics carry that records are buried from, whatever the prefix of their names."""
 
 
 # --- Writing -----------------------------------------------------------------------------------------
@@ -113,6 +128,8 @@ class DeadLetter:
     project_id: str | None
     """Read from the body where it still shows it, else from the key."""
     request_id: str | None
+    """The record's own id, which its rejection bears under this name: of an answer the `answer_id`, of a call
+    the `call_id`, of an event the `event_id`, of a sync the `sync_id`."""
     generation: int
 
 
@@ -199,15 +216,16 @@ def parse_dead_letter(record: Record) -> DeadLetter:
         says[name] = value.decode("utf-8", "replace")
         split += 1
     original = tuple(headers[split:])
-    request_id, project_id = read_ids(record.value)
+    topic = says.get(PREFIX + "topic", "")
+    request_id, project_id = read_ids(record.value, id_field=_kind_on(topic).ID_FIELD)
     return DeadLetter(
         id=f"{record.partition}:{record.offset}",
         code=says.get(PREFIX + "code", "unreadable"),
         message=says.get(PREFIX + "message", ""),
-        topic=says.get(PREFIX + "topic", ""),
+        topic=topic,
         partition=_number(says.get(PREFIX + "partition")),
         offset=_number(says.get(PREFIX + "offset")),
-        timestamp=_instant(_number(says.get(PREFIX + "timestamp"))),
+        timestamp=instant(_number(says.get(PREFIX + "timestamp"))),
         attempts=_number(says.get(PREFIX + "attempts")),
         traceback=says.get(PREFIX + "traceback"),
         is_cut=PREFIX + "cut" in says,
@@ -218,6 +236,10 @@ def parse_dead_letter(record: Record) -> DeadLetter:
         request_id=request_id,
         generation=read_headers(original, allowed_reply_topics=frozenset()).generation,
     )
+
+
+def _kind_on(topic: str) -> type[Received]:
+    return next((kind for role, kind in _KINDS.items() if topic.endswith(role)), Received)
 
 
 def _project_of_key(key: bytes | None) -> str | None:
@@ -233,11 +255,10 @@ def _place(letter_id: str) -> tuple[int, int]:
 
 
 def _number(text: str | None) -> int:
-    return int(text) if text is not None and text.isdecimal() else -1
-
-
-def _instant(timestamp_ms: int) -> datetime:
-    return datetime.fromtimestamp(max(timestamp_ms, 0) / 1_000, UTC)
+    # A longer one is no worker's, and Python refuses to read one of thousands of digits.
+    if text is None or not text.isdecimal() or len(text) > _LONGEST_NUMBER:
+        return -1
+    return int(text)
 
 
 # --- Redriving ---------------------------------------------------------------------------------------
@@ -261,13 +282,14 @@ async def redrive(
 ) -> tuple[Redriven, ...]:
     """Publish the original records again, each under a generation that has no outcome yet.
 
-    The generation is one above the highest among the dead letters of the same request, selected or not. Of
-    several selected letters of one request the last is published. `allowed_topics` are the topics that a
-    record may go back to. In order of the ids; a dry run says the same and publishes nothing. Every
-    publication was acknowledged by all in-sync replicas when this returns.
+    Letters are of the same record where topic, project and the record's own id are equal; where no id can be
+    read, where topic and body are. The generation is one above the highest among the letters of the same
+    record, selected or not; of several that are selected the last is published. `allowed_topics` are the
+    topics that a record may go back to. In order of the ids; a dry run says the same and publishes nothing.
+    Every publication was acknowledged by all in-sync replicas when this returns.
     """
-    generations: dict[str, int] = {}
-    last: dict[str, tuple[int, int]] = {}
+    generations: dict[tuple[str, ...], int] = {}
+    last: dict[tuple[str, ...], tuple[int, int]] = {}
     async for letter in read_dead_letters(source):
         identity = _identity(letter)
         generations[identity] = max(generations.get(identity, 0), letter.generation)
@@ -280,7 +302,7 @@ async def redrive(
             generation = generations.get(identity, letter.generation) + 1
             skipped = _obstacle(letter, allowed_topics)
             if skipped is None and last.get(identity) != _place(letter.id):
-                skipped = "another dead letter of the same request is newer"
+                skipped = "another dead letter of the same record is newer"
             is_published = skipped is None and not dry_run
             if is_published:
                 await _publish(producer, letter, generation)
@@ -303,10 +325,10 @@ def _obstacle(letter: DeadLetter, allowed_topics: frozenset[str]) -> str | None:
     return "the dead letter does not hold the body" if letter.is_cut else None
 
 
-def _identity(letter: DeadLetter) -> str:
+def _identity(letter: DeadLetter) -> tuple[str, ...]:
     if letter.request_id is not None and letter.project_id is not None:
-        return f"{letter.project_id}\n{letter.request_id}"
-    return sha256_hex(letter.value)
+        return letter.topic, letter.project_id, letter.request_id
+    return letter.topic, sha256_hex(letter.value)
 
 
 async def _publish(producer: Producer, letter: DeadLetter, generation: int) -> None:
