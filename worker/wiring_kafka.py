@@ -9,9 +9,7 @@ import asyncio
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Final
 
-import structlog
 from aiokafka.errors import KafkaError
 from faststream.security import BaseSecurity, SASLPlaintext, SASLScram256, SASLScram512
 
@@ -28,12 +26,6 @@ from worker.stores.sqlite import SqliteCrashLedger, SqliteOutcomeStore
 from worker.tls import client_context
 from worker.wiring_graph import build_graph_store, build_pack_cache
 from worker.wiring_state import build_state_store
-
-log = structlog.get_logger()
-
-_READY_POLL_SECONDS: Final = 0.05
-_EVENTS_IN_FLIGHT: Final = 256
-_LONGEST_SYNC_SECONDS: Final = 3_600.0
 
 
 def build_store(settings: Settings) -> OutcomeStore:
@@ -180,7 +172,7 @@ async def purge_once(settings: Settings, project_id: str, thread_id: str | None)
 
 
 def redrivable_topics(settings: Settings) -> frozenset[str]:
-    """Where dead letters may go back to."""
+    """Where dead letters come from, and may go back to."""
     prefix = settings.kafka.topic_prefix
     roles: tuple[TopicRole, ...] = ("requests", "responses", "state", "sync", "tools")
     return frozenset(topic_name(role, prefix=prefix) for role in roles)
