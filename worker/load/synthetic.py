@@ -22,6 +22,7 @@ from schemas.codes import IncludePart, Ranking, Relevance, Requester, TaskType
 from schemas.request import REQUESTED_ENCODINGS
 from schemas.session import read_step_status
 from schemas.times import parse_time
+from schemas.tools import TOOL_NAMES
 from worker.load.headers import CORRELATION_ID, GENERATION, KIND, read_generation
 from worker.load.places import REQUEST, UNKNOWN, Place
 from worker.load.recording import RecordedRecord
@@ -43,6 +44,7 @@ _VOCABULARIES: Final[Mapping[str, frozenset[str]]] = {
     "ranking": frozenset(get_args(Ranking)),
     "relevance": frozenset(get_args(Relevance)),
     "include": frozenset(get_args(IncludePart)),
+    "required_tools": frozenset(TOOL_NAMES),
     "strategy": frozenset({"layered", "relevance", "recency", "tiered"}),
     "priority": frozenset({"critical", "high", "medium", "low", *(f"P{number}" for number in range(6))}),
     "state": frozenset({"pending", "open", "deferred", "active", "in_progress", "blocked", "done"}),

@@ -123,6 +123,7 @@ REQUEST: dict[str, Any] = {
     "budget": {"total": 8000, "layers": {"memory": 100}},
     "expires_at": "2026-01-02T03:04:05Z",
     "include": ["messages", "usage"],
+    "required_tools": ["get_tests"],
     "payload": {"files_created": ["src/Zyxwqua/deep.py", "../../etc/x.Zyxwqua"], "Zyxwqua": 4815162342},
     "session": {
         "goal": {"id": "g", "statement": "Zyxwqua", "tasks": [{"id": "s1", "title": "a", "status": "done"}]}
@@ -140,7 +141,7 @@ REQUEST: dict[str, Any] = {
 def test_a_request_stays_the_request_that_it_was():
     made = json.loads(SYNTHESIZER.body(json.dumps(REQUEST).encode()))
     AssemblyRequest.model_validate(made)
-    for name in ("subject", "model", "budget", "expires_at", "include"):
+    for name in ("subject", "model", "budget", "expires_at", "include", "required_tools"):
         assert made[name] == REQUEST[name]
     assert made["request_id"] == SYNTHESIZER.pseudonym("r-1")
     assert made["plan"]["steps"][1]["depends_on"] == [made["plan"]["steps"][0]["id"]]
