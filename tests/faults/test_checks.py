@@ -20,8 +20,12 @@ from tests.faults.table import row_of
 from tests.support.cluster import Mode, Topics, workers
 from tests.support.meter import Bounds, Sample, leaks, slope
 from tests.support.probing import children_bytes, open_descriptors, resident_bytes, threads
-from tests.support.replaying import load
+from tests.support.replaying import load, settings_of, write_recording
 from worker.load.generator import Traffic, generate
+from worker.load.pacing import Pace
+from worker.load.recording import Recording
+from worker.load.replayer import Replayer, ReplayPlan, survey
+from worker.wiring_load import ReplayCall, run_replay
 
 embedded = pytest.mark.parametrize("mode", ["embedded"], indirect=True)
 within_session = pytest.mark.asyncio(loop_scope="session")
@@ -68,6 +72,32 @@ async def test_what_is_committed_and_never_answered_is_found_to_be_lost(
     row = row_of("somebody commits", await loading, began=began)
     assert (row.requests, row.lost, row.lag) == (5, 5, 0)
     assert {name.partition(":")[0] for name in row.broken} == {"I1", "I4"}
+
+
+@within_session
+@embedded
+async def test_a_record_of_a_far_off_time_is_waited_for_and_ends_no_replay(
+    mode: Mode, topics: Topics, tmp_path: Path
+) -> None:
+    first, second = generate(Traffic(requests=2))
+    far_off = replace(second, timestamp_ms=2**63 - 1)
+    file = write_recording(tmp_path / "far.rec", [first, far_off])
+    running: list[Replayer] = []
+
+    def stop_after_the_first() -> None:
+        if running[0].measures.sent:
+            running[0].stop()
+
+    report = await run_replay(
+        settings_of(mode),
+        ReplayCall(
+            path=file, plan=ReplayPlan(run="far", pace=Pace(speed=1.0), wait_seconds=0.5), canaries={}
+        ),
+        surveyed=survey(Recording(file)),
+        on_start=running.append,
+        on_tick=stop_after_the_first,
+    )
+    assert (report.measures.sent, report.measures.acknowledged) == (1, 1)
 
 
 async def commit_to_the_end(mode: Mode, topics: Topics) -> None:

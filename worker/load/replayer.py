@@ -15,7 +15,7 @@ import time
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, aclosing, suppress
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from itertools import islice
 from typing import Any, Final, Protocol, cast
 
@@ -31,7 +31,7 @@ from worker.load.observations import Progress
 from worker.load.offsets import GroupOffsets
 from worker.load.pacing import Pace, Schedule
 from worker.load.recording import Recording
-from worker.load.rewriting import Rewriter
+from worker.load.rewriting import Rewriter, instant
 from worker.load.spool import Spool, key_digest
 
 _BATCH_RECORDS: Final = 64
@@ -294,7 +294,7 @@ class Replayer:
             elapsed = time.monotonic() - self._followed.began if seconds is None else seconds
             if last is not None and elapsed > last:
                 return
-            publish_at = self._began_at + timedelta(seconds=elapsed)
+            publish_at = instant(int((self._began_at.timestamp() + elapsed) * 1_000))
             outgoing = self._rewriter.rewrite(record, number=number, publish_at=publish_at)
             correlation = (outgoing.correlation_id or b"").decode("latin-1")
             digest = key_digest(outgoing.identity, otherwise=correlation)

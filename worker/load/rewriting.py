@@ -30,6 +30,7 @@ _ID: Final = re.compile(r"[^\x00-\x1f\x7f-\x9f\ud800-\udfff]{1,256}")
 _PROJECT_ID: Final = re.compile(r"[A-Za-z0-9._-]{1,128}")
 _REQUEST_ID_TOKEN: Final = re.compile(rb'("request_id"[ \t\r\n]*:[ \t\r\n]*)"((?:[^"\\]|\\.)*)"')
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_LATEST_MS: Final = (datetime(9999, 12, 31, tzinfo=UTC) - _EPOCH) // timedelta(milliseconds=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,8 +99,7 @@ class Rewriter:
             if value is not None and not self._keep_ids:
                 value = self._rename_in_bytes(value)
         else:
-            recorded = _EPOCH + timedelta(milliseconds=record.timestamp_ms)
-            changed = _shift_expiry(fields, publish_at - recorded)
+            changed = _shift_expiry(fields, publish_at - instant(record.timestamp_ms))
             if not self._keep_ids:
                 changed |= self._rename(fields)
                 changed |= self._set_as_of(fields, record)
@@ -138,11 +138,11 @@ class Rewriter:
             return False
         ids = json.dumps([fields.get("project_id"), fields.get("request_id")])
         identity = hashlib.blake2b(ids.encode(), digest_size=16).digest()
-        instant = self._first_ms.setdefault(identity, record.timestamp_ms)
+        first_ms = self._first_ms.setdefault(identity, record.timestamp_ms)
         self._first_ms.move_to_end(identity)
         if len(self._first_ms) > _REMEMBERED_IDS:
             self._first_ms.popitem(last=False)
-        fields["as_of"] = format_time(_EPOCH + timedelta(milliseconds=instant))
+        fields["as_of"] = format_time(instant(first_ms))
         return True
 
     def _own_headers(
@@ -151,6 +151,11 @@ class Rewriter:
         dropped = TRACE_HEADERS | {REPLY_TO, CORRELATION_ID}
         own = (CORRELATION_ID, f"{self._run}:{number}".encode())
         return (own, *((name, value) for name, value in headers if name not in dropped))
+
+
+def instant(timestamp_ms: int) -> datetime:
+    """A record's timestamp as the worker takes it: what no calendar has is moved to its ends."""
+    return _EPOCH + timedelta(milliseconds=min(max(timestamp_ms, 0), _LATEST_MS))
 
 
 def _outgoing(record: RecordedRecord, fields: Mapping[str, Any] | None) -> Outgoing:

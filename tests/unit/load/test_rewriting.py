@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 from contextlib import suppress
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -11,10 +12,11 @@ from hypothesis import strategies as st
 
 from schemas.request import AssemblyRequest
 from worker.decoding import read_ids
+from worker.kafka import received
 from worker.load.generator import Traffic, canary_of, generate
 from worker.load.pacing import Pace, Schedule
 from worker.load.recording import RecordedRecord
-from worker.load.rewriting import Outgoing, RequestKey, Rewriter
+from worker.load.rewriting import Outgoing, RequestKey, Rewriter, instant
 
 RECORDED = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 LATER = RECORDED + timedelta(days=30)
@@ -59,6 +61,20 @@ def test_a_request_gets_a_new_id_its_old_instant_and_a_shifted_expiry():
 def test_an_instant_that_the_request_names_stays():
     _, fields = rewritten(recorded(BODY | {"as_of": "2020-01-01T00:00:00Z"}))
     assert fields["as_of"] == "2020-01-01T00:00:00Z"
+
+
+@pytest.mark.parametrize("timestamp_ms", [253_402_300_800_000, 2**63 - 1, 10**30])
+def test_a_time_that_no_calendar_has_becomes_the_last_one_as_for_the_worker(timestamp_ms: int):
+    record = replace(recorded(BODY), timestamp_ms=timestamp_ms)
+    made, fields = rewritten(record)
+    assert fields["as_of"] == "9999-12-31T00:00:00Z"
+    assert made.identity == RequestKey(project_id="shop", request_id="run:r1", generation=0)
+    assert rewritten(record, keep_ids=True)[1]["request_id"] == "r1"
+
+
+@given(timestamp_ms=st.integers())
+def test_an_instant_is_the_one_that_the_worker_takes(timestamp_ms: int):
+    assert instant(timestamp_ms) == received.instant(timestamp_ms)
 
 
 def test_with_kept_ids_nothing_changes_but_the_expiry():
