@@ -60,7 +60,7 @@ class TopicReader:
         """Read from a started consumer; `options` say how to reach its cluster."""
         self._consumer = consumer
         self._options = options
-        self._salvaged: deque[Record] = deque()
+        self._salvaged: dict[TopicPartition, deque[Record]] = {}
 
     @property
     def partitions(self) -> Sequence[TopicPartition]:
@@ -78,14 +78,23 @@ class TopicReader:
         A record with a header key that is no UTF-8, which brokers store and aiokafka cannot read, comes with
         that key escaped: one such record must not end the reading of all others.
         """
-        while not self._salvaged:
+        while (record := await self.next_within(None, *partitions)) is None:
+            pass
+        return record
+
+    async def next_within(self, seconds: float | None, *partitions: TopicPartition) -> Record | None:
+        """As `next`; None where nothing has come in that time, which is not that of a batch to take apart."""
+        wanted = partitions or self.partitions
+        while not any(map(self._salvaged.get, wanted)):
             try:
                 # One at a time: `getmany` loses what it has collected before what cannot be decoded.
-                return await self._consumer.getone(*partitions)
+                return await asyncio.wait_for(self._consumer.getone(*partitions), seconds)
+            except TimeoutError:
+                return None
             except UnicodeDecodeError:
-                if not await self._salvage(partitions or self.partitions):
+                if not await self._salvage(wanted):
                     raise
-        return self._salvaged.popleft()
+        return next(self._salvaged[place].popleft() for place in wanted if self._salvaged.get(place))
 
     async def up_to_now(self, partitions: Iterable[TopicPartition] | None = None) -> AsyncGenerator[Record]:
         """Every record from the positions to the ends as they are at the call, in order within a partition.
@@ -97,11 +106,9 @@ class TopicReader:
         while waiting := [
             partition for partition, end in ends.items() if not await self._is_past(partition, end)
         ]:
-            try:
-                record = await asyncio.wait_for(self.next(*waiting), _POLL_SECONDS)
-            except TimeoutError:
-                continue  # what was left is no record, such as a marker
-            if any(
+            # Where nothing comes, what was left is no record, such as a marker.
+            record = await self.next_within(_POLL_SECONDS, *waiting)
+            if record is not None and any(
                 record.partition == partition.partition and record.offset < ends[partition]
                 for partition in ends
             ):
@@ -109,20 +116,16 @@ class TopicReader:
 
     async def _is_past(self, partition: TopicPartition, end: int) -> bool:
         # The position, not the last record seen: it also passes over what is no record.
-        has_more = any(record.partition == partition.partition for record in self._salvaged)
-        return not has_more and await self._consumer.position(partition) >= end
+        return not self._salvaged.get(partition) and await self._consumer.position(partition) >= end
 
     async def _salvage(self, partitions: Iterable[TopicPartition]) -> bool:
-        """Take the batch that aiokafka cannot decode apart, and step over it; False where there is none."""
-        for partition in partitions:
-            batch = await fetch_undecodable(
-                self._options, partition, await self._consumer.position(partition)
-            )
-            if batch is not None:
-                self._salvaged.extend(batch.records)
-                self._consumer.seek(partition, batch.next_offset)
-                return True
-        return False
+        """Take apart what aiokafka cannot decode, and step over it; False where there is nothing of it."""
+        positions = {partition: await self._consumer.position(partition) for partition in partitions}
+        found = await fetch_undecodable(self._options, positions)
+        for partition, batch in found.items():
+            self._salvaged.setdefault(partition, deque()).extend(batch.records)
+            self._consumer.seek(partition, batch.next_offset)
+        return bool(found)
 
 
 class Producer(Protocol):

@@ -20,7 +20,7 @@ from aiokafka.record.util import decode_varint
 
 from worker.kafka_fetch import fetch
 
-_MAX_WAIT_MS: Final = 500
+_FIRST_BYTES: Final = 65_536
 _MAX_BYTES: Final = 52_428_800
 
 # Base offset, length, leader epoch, magic, checksum, attributes, last offset delta, first and last
@@ -61,15 +61,28 @@ class UndecodableBatch:
 
 
 async def fetch_undecodable(
-    options: Mapping[str, Any], topic_partition: TopicPartition, offset: int
-) -> UndecodableBatch | None:
-    """The batch that holds the next record from `offset` on, if aiokafka cannot decode it; else None.
+    options: Mapping[str, Any], positions: Mapping[TopicPartition, int]
+) -> dict[TopicPartition, UndecodableBatch]:
+    """The batches with the next records from these offsets on, of the partitions where aiokafka cannot.
 
-    Opens a connection of its own for it, `options` being keyword arguments of aiokafka's clients. Raises
-    KafkaError.
+    Little is fetched of each partition at first, all at once; each is asked alone for more where that brings
+    no such batch to light. `options` are keyword arguments of aiokafka's clients. Raises KafkaError.
     """
-    found = await fetch(options, {topic_partition: offset}, max_wait_ms=_MAX_WAIT_MS, max_bytes=_MAX_BYTES)
-    return first_undecodable(topic_partition, found[topic_partition].batches, from_offset=offset)
+    found = await _undecodable(options, positions, max_bytes=_FIRST_BYTES)
+    for partition, offset in () if found else positions.items():
+        found |= await _undecodable(options, {partition: offset}, max_bytes=_MAX_BYTES)
+    return found
+
+
+async def _undecodable(
+    options: Mapping[str, Any], positions: Mapping[TopicPartition, int], *, max_bytes: int
+) -> dict[TopicPartition, UndecodableBatch]:
+    fetched = await fetch(options, positions, max_wait_ms=1, max_bytes=max_bytes)
+    batches = {
+        partition: first_undecodable(partition, fetched[partition].batches, from_offset=offset)
+        for partition, offset in positions.items()
+    }
+    return {partition: batch for partition, batch in batches.items() if batch is not None}
 
 
 def first_undecodable(

@@ -8,6 +8,7 @@ import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 
 from tests.support.cluster import Mode, Topics
+from tests.support.dispatching import batch_of, send_batch
 from worker.kafka_clients import TopicReader, whole_topic
 from worker.kafka_fetch import log_ends
 
@@ -65,3 +66,19 @@ async def test_ends_are_those_of_the_records(mode: Mode, topics: Topics) -> None
         await consumer.stop()
     ends = await log_ends({"bootstrap_servers": [mode.bootstrap]}, listed)
     assert [ends[place] for place in places] == [3, 0, 2]
+
+
+@pytest.mark.parametrize("size", [1, 200_000])
+async def test_what_no_client_decodes_is_read_of_each_partition_for_itself(
+    mode: Mode, topics: Topics, monkeypatch: pytest.MonkeyPatch, size: int
+) -> None:
+    monkeypatch.setattr("worker.kafka_clients._POLL_SECONDS", 0.001)  # taking apart takes longer
+    topic, values = f"{mode.prefix}usage", [bytes([65 + number]) * size for number in range(3)]
+    await send_batch(mode.bootstrap, topic, batch_of([(None, value, [(b"\xff", b"")]) for value in values]))
+    await send_together(mode, b"d", b"e", partition=1)
+    async with whole_topic(topic, {"bootstrap_servers": [mode.bootstrap]}) as reader:
+        one, other = (reader.up_to_now([TopicPartition(topic, partition)]) for partition in (0, 1))
+        found = [(await anext(stream)).value for stream in (one, other, one, other, one)]
+        assert found == [values[0], b"d", values[1], b"e", values[2]]
+        assert await anext(one, None) is None
+        assert await anext(other, None) is None

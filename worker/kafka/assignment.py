@@ -39,8 +39,10 @@ class Shared:
     cluster_id: Callable[[], Awaitable[str]]
     log_ends: Callable[[Mapping[TopicPartition, int]], Awaitable[Mapping[TopicPartition, int]]]
     """Where the logs end, of which a consumer was told this; see `worker.kafka_fetch.log_ends`."""
-    fetch_undecodable: Callable[[TopicPartition, int], Awaitable[UndecodableBatch | None]]
-    """The batch that holds the next record from an offset on, if aiokafka cannot decode it."""
+    fetch_undecodable: Callable[
+        [Mapping[TopicPartition, int]], Awaitable[Mapping[TopicPartition, UndecodableBatch]]
+    ]
+    """The batches that hold the next records from these offsets on, where aiokafka cannot decode them."""
     clock: Callable[[], float] = time.monotonic
 
 

@@ -143,27 +143,30 @@ class Dispatcher:
         return True
 
     async def _take_undecodable(self, consumer: Consumer) -> bool:
-        """Find the batch that aiokafka cannot decode, and admit its records; False where there is none.
+        """Find the batches that aiokafka cannot decode, and admit their records; False where there are none.
 
         A header key that is no UTF-8, which brokers accept, makes every read fail for ever.
         """
-        for owner in list(self.assignment.partitions):
-            tp = owner.topic_partition
-            try:
-                async with asyncio.timeout(_POSITION_TIMEOUT_SECONDS):
-                    position = await consumer.position(tp)
-                batch = await self._shared.fetch_undecodable(tp, position)
-            except (KafkaError, OSError, TimeoutError) as error:
-                _log.warning("consumer.read_failed", topic=self.topic, error=repr(error))
-                continue
-            if batch is not None and self.assignment.owns(owner):
-                _log.warning("batch.undecodable", topic=tp.topic, partition=tp.partition, offset=position)
-                self.assignment.rewind(owner, batch.next_offset)
+        owners = {owner.topic_partition: owner for owner in self.assignment.partitions}
+        try:
+            async with asyncio.timeout(_POSITION_TIMEOUT_SECONDS):
+                positions = dict(
+                    zip(owners, await asyncio.gather(*map(consumer.position, owners)), strict=True)
+                )
+            found = await self._shared.fetch_undecodable(positions)
+        except (KafkaError, OSError, TimeoutError) as error:
+            _log.warning("consumer.read_failed", topic=self.topic, error=repr(error))
+            return False
+        for tp, batch in found.items():
+            if self.assignment.owns(owners[tp]):
+                _log.warning(
+                    "batch.undecodable", topic=tp.topic, partition=tp.partition, offset=positions[tp]
+                )
+                self.assignment.rewind(owners[tp], batch.next_offset)
                 for record in batch.records:
                     if not await self._take(record):
                         break
-                return True
-        return False
+        return bool(found)
 
     # --- Working ---------------------------------------------------------------------------------
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import heapq
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping
@@ -104,10 +103,7 @@ class Recorder:
                     yield record if record.timestamp >= since_ms else None
         end = None if plan.duration_seconds is None else time.monotonic() + plan.duration_seconds
         while end is None or time.monotonic() < end:
-            try:
-                yield cast("_Timed", await asyncio.wait_for(reader.next(), _POLL_SECONDS))
-            except TimeoutError:
-                yield None
+            yield cast("_Timed | None", await reader.next_within(_POLL_SECONDS))
 
 
 async def _in_order_of_time(reader: TopicReader) -> AsyncGenerator[_Timed]:

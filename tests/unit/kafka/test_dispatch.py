@@ -113,9 +113,15 @@ class Bench:
     async def log_ends(self, listed: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, int]:
         return {tp: self.consumer.log_end(tp) for tp in listed}
 
-    async def fetch_undecodable(self, tp: TopicPartition, offset: int) -> UndecodableBatch | None:
+    async def fetch_undecodable(
+        self, positions: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, UndecodableBatch]:
+        found = {tp: self.undecodable_batch(tp, offset) for tp, offset in positions.items()}
+        return {tp: batch for tp, batch in found.items() if batch is not None}
+
+    def undecodable_batch(self, tp: TopicPartition, offset: int) -> UndecodableBatch | None:
         """Every batch of the fake log holds two records."""
-        for record in self.consumer.log[tp]:
+        for record in self.consumer.log.get(tp, ()):
             if record.offset >= offset:
                 first = record.offset - record.offset % 2
                 batch = [one for one in self.consumer.log[tp] if first <= one.offset < first + 2]
