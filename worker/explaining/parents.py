@@ -12,6 +12,7 @@ from worker.fusion.protocols import Placed
 from worker.planning import ContentPolicy
 from worker.ports import OutcomeKey, OutcomeRecord, OutcomeStore, Scope
 from worker.receipts.capture import CaptureUnreadable
+from worker.retrieval.newest import newest_outcome
 
 
 class StoredParents:
@@ -23,13 +24,14 @@ class StoredParents:
         self._policy = policy
 
     async def read(self, scope: Scope, request_id: str) -> list[Placed]:
-        """The fragments of the parent's bundle as they were shown, in prompt order.
+        """The fragments of the parent's newest bundle as they were shown, in prompt order.
 
         Raises NotSupported where the project has no bundle of that request, or none of this thread, or keeps
         its capture no longer: which of them it is stays unsaid, so that nobody learns of another's. Raises
         StoreUnavailable. Takes what fusing the parent took, on another thread.
         """
-        held = await self._store.get(OutcomeKey(project_id=scope.project_id, request_id=request_id))
+        key = OutcomeKey(project_id=scope.project_id, request_id=request_id)
+        held = await newest_outcome(self._store, key)
         if isinstance(held, OutcomeRecord):
             placed = await asyncio.to_thread(self._placed, held, scope)
             if placed is not None:

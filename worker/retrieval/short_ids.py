@@ -9,9 +9,8 @@ from __future__ import annotations
 import asyncio
 import re
 from collections import OrderedDict
-from dataclasses import dataclass, replace
-from itertools import count
-from typing import Any, Final, Protocol, cast
+from dataclasses import dataclass
+from typing import Any, Final, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,9 +21,10 @@ from schemas.tools import MAX_NEAR
 from worker.citations.forms import MOST_DIGITS, SHORT, SHORT_DIGITS
 from worker.citations.labels import KINDS_OF_NODES, digits_of, kind_of_label
 from worker.graph.snapshot import Snapshot
-from worker.ports import OutcomeKey, OutcomeRecord, Scope, Tombstone
+from worker.ports import OutcomeKey, OutcomeRecord, Scope
 from worker.retrieval.entities import most_alike
 from worker.retrieval.found import ToolFailed
+from worker.retrieval.newest import Outcomes, newest_outcome
 
 _SHORT: Final = re.compile(rf"\[?({SHORT})!?\]?")
 _KINDS: Final[dict[str, CitationKind]] = {letter: kind for kind, letter in LETTERS.items()}
@@ -34,14 +34,6 @@ _LEAST_EQUAL: Final = 4
 _COMPARED: Final = 40
 _INDEXES_KEPT: Final = 8
 """Each keeps its snapshot alive, so an old version lives on in here for a while."""
-
-
-class Outcomes(Protocol):
-    """What is used of the outcome store."""
-
-    async def get(self, key: OutcomeKey) -> OutcomeRecord | Tombstone | None:
-        """What is held. Raises StoreUnavailable."""
-        ...
 
 
 def short_in(text: str) -> str | None:
@@ -73,21 +65,13 @@ class ShortIds:
         None where it shows no such thing, or is another thread's, or is not there. Raises StoreUnavailable.
         O(bundle), off the event loop.
         """
-        held = await self._newest(OutcomeKey(project_id=scope.project_id, request_id=request_id))
+        held = await newest_outcome(
+            self._outcomes, OutcomeKey(project_id=scope.project_id, request_id=request_id)
+        )
         if not isinstance(held, OutcomeRecord):
             return None
         body = held.reply if held.bundle is None else held.bundle
         return await asyncio.to_thread(_own_id, body, scope.thread_id, short)
-
-    async def _newest(self, key: OutcomeKey) -> OutcomeRecord | Tombstone | None:
-        """The outcome of the last generation: each follows the one before, and the first may be forgotten."""
-        newest = None
-        for generation in count():
-            held = await self._outcomes.get(replace(key, generation=generation))
-            if held is None and generation:
-                break
-            newest = held
-        return newest
 
     def in_graph(self, snapshot: Snapshot, scope: Scope, short: str) -> str:
         """The own id of the node that has this short id in this thread.

@@ -74,7 +74,9 @@ def using(store: SqliteOutcomeStore) -> Assembler:
     return build_assembler(worker_settings(), Telemetry(), outcomes=store)
 
 
-async def keep(store: SqliteOutcomeStore, using: Assembler, **more: object) -> Assembled:
+async def keep(
+    store: SqliteOutcomeStore, using: Assembler, *, generation: int = 0, **more: object
+) -> Assembled:
     """Assemble a parent and store it as the worker does."""
     fields = {"thread_id": "t1", "pack": PACK, "memory": {"items": [FACT]}, **more}
     request = wire_request(**fields)
@@ -90,8 +92,18 @@ async def keep(store: SqliteOutcomeStore, using: Assembler, **more: object) -> A
         max_capture_bytes=1_000_000,
         public_url="http://localhost",
     )
-    await store.put_if_absent(OutcomeKey(project_id=request.project_id, request_id="r1"), record)
+    key = OutcomeKey(project_id=request.project_id, request_id="r1", generation=generation)
+    await store.put_if_absent(key, record)
     return made
+
+
+async def refuse(store: SqliteOutcomeStore) -> None:
+    """Store that the parent was refused."""
+    key = OutcomeKey(project_id="p", request_id="r1")
+    rejection = rejection_outcome(
+        UnknownModel("m", known=()), key=key, request_digest="d" * 64, as_of=utc_now(), timestamp=utc_now()
+    )
+    await store.put_if_absent(key, rejection)
 
 
 async def child(using: Assembler, *focus: str, **more: object) -> Assembled:
@@ -165,13 +177,17 @@ async def test_a_parent_that_is_no_ones_anothers_or_gone_is_refused_in_the_same_
 
 
 async def test_a_parent_that_was_refused_has_no_context(store: SqliteOutcomeStore, using: Assembler) -> None:
-    key = OutcomeKey(project_id="p", request_id="r1")
-    rejection = rejection_outcome(
-        UnknownModel("m", known=()), key=key, request_digest="d" * 64, as_of=utc_now(), timestamp=utc_now()
-    )
-    await store.put_if_absent(key, rejection)
+    await refuse(store)
     with pytest.raises(NotSupported):
         await child(using)
+
+
+async def test_a_parent_that_was_refused_and_redriven_is_the_bundle_that_came_of_it(
+    store: SqliteOutcomeStore, using: Assembler
+) -> None:
+    await refuse(store)
+    await keep(store, using, generation=1)
+    assert FACT["text"] in parts_of((await child(using)).bundle)["memory"]
 
 
 async def test_whoever_keeps_no_bundles_says_so() -> None:
