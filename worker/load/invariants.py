@@ -271,6 +271,10 @@ def _within_budget(read: Read) -> Iterator[Finding]:
             yield NotJudged("the bundle does not carry messages and usage")
         else:
             texts = [message.content for message in bundle.messages]
+            client = bundle.usage.overhead.client
+            # What counts against the window is what was asked, not what the bundle says of itself.
+            if all(client != sent.asked.client_overhead_tokens for sent in read.case.sent):
+                yield Broken(f"{client} tokens kept for the client, which is not what it asked")
             yield from _recounted(texts, bundle.usage, read.case.sent[0].asked, read.rules)
 
 

@@ -65,6 +65,7 @@ class Asked:
     encoding: str | None = None
     total_tokens: int | None = None
     client_overhead_tokens: int = 0
+    """No setting stands in for it."""
 
 
 class Rewriter:

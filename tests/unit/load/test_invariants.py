@@ -33,6 +33,7 @@ from worker.load.rewriting import Asked, RequestKey
 
 RUN = "run-1"
 MESSAGE = "Make the counter faster."
+OVERHEAD = 70
 RULES = Rules(
     models={
         name: CountedModel(
@@ -59,7 +60,7 @@ def bundle_and_usage(model: str = "gpt-4o") -> tuple[bytes, bytes]:
             "user_message": MESSAGE,
             "system_prompt": "You count.",
             "model": model,
-            "budget": {"total": 3_000},
+            "budget": {"total": 3_000, "client_overhead_tokens": OVERHEAD},
             "as_of": AS_OF,
             "memory": {"summary": f"Counting was slow. {canary_of('shop')}"},
         }
@@ -72,7 +73,7 @@ def sent(offset: int, *, model: str = "gpt-4o") -> Sent:
     return Sent(
         partition=3,
         offset=offset,
-        asked=Asked(model=model, total_tokens=3_000),
+        asked=Asked(model=model, total_tokens=3_000, client_overhead_tokens=OVERHEAD),
         message_chars=len(MESSAGE),
         message_sha256=sha256_hex(MESSAGE.encode()),
     )
@@ -173,7 +174,8 @@ def spend_more(fields: dict[str, Any]) -> None:
 
 
 def shrink_window(case: Case) -> Case:
-    return replace(case, sent=tuple(replace(item, asked=Asked(total_tokens=100)) for item in case.sent))
+    asked = Asked(total_tokens=100, client_overhead_tokens=OVERHEAD)
+    return replace(case, sent=tuple(replace(item, asked=asked) for item in case.sent))
 
 
 PLANTS: dict[str, dict[str, Callable[[], Run]]] = {
@@ -235,6 +237,9 @@ PLANTS: dict[str, dict[str, Callable[[], Run]]] = {
         "over the window": lambda: (
             [shrink_window(case) if number == BUNDLE else case for number, case in enumerate(clean())],
             PROGRESS,
+        ),
+        "nothing kept for the client": lambda: with_reply(
+            lambda fields: fields["usage"]["overhead"].update(client=0)
         ),
         "layers do not add up": lambda: with_reply(
             lambda fields: fields["usage"]["layers"]["memory"].update(spent=0)
