@@ -11,7 +11,7 @@ from typing import Any
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
-from aiokafka.errors import GroupCoordinatorNotAvailableError
+from aiokafka.errors import GroupCoordinatorNotAvailableError, NotLeaderForPartitionError
 from aiokafka.protocol.produce import ProduceRequest
 from aiokafka.record.default_records import (
     _DefaultRecordBatchBuilderPy,  # pyright: ignore[reportPrivateUsage]  the C one refuses such headers
@@ -106,8 +106,13 @@ async def send_batch(bootstrap: str, topic: str, batch: bytes) -> None:
         request = ProduceRequest(
             required_acks=-1, timeout=5_000, topics=[(topic, [(0, batch)])], transactional_id=None
         )
-        response = await producer.client.send(node, request)
-        assert response.topics[0][1][0][1] == 0, response
+        while True:
+            response = await producer.client.send(node, request)
+            error_code = response.topics[0][1][0][1]
+            if error_code != NotLeaderForPartitionError.errno:
+                break
+            await asyncio.sleep(0.05)  # of a topic that was made just now
+        assert error_code == 0, response
     finally:
         await producer.stop()
 
