@@ -10,8 +10,10 @@ WorkerError
 │   └── BudgetTooSmall, PinsExceedWindow                              the window cannot hold what must be in
 ├── Unavailable          a dependency is away: a content layer degrades; without the outcome store or
 │   ├── StoreUnavailable Kafka the worker pauses
+│   │   └── OutcomeTooNew      what concerns this one outcome waits, and the worker does not pause
 │   ├── GraphBehind            a version that was asked for has not come yet
 │   └── RelevanceUnavailable   the plain order stays
+├── OutcomeDamaged       what concerns this one outcome meets a defect: few attempts, then a dead letter
 └── GraphConflict        another writer was faster: compute the change again from what is there now
 
 `code` is stable: replies, dead letters and metrics carry it.
@@ -260,6 +262,10 @@ class StoreUnavailable(Unavailable):
         self.store = store
 
 
+class OutcomeTooNew(StoreUnavailable):
+    """The store answers, and what it holds under this id was written by a newer worker, which can read it."""
+
+
 class RelevanceUnavailable(Unavailable):
     """The relevance rules cannot be asked now; ranking goes on without them, and says so."""
 
@@ -282,6 +288,14 @@ class StateBehind(Unavailable):
     def __init__(self, events: int) -> None:
         """`events` is how many were asked for."""
         super().__init__(f"not all of {events} events have been applied in time")
+
+
+class OutcomeDamaged(WorkerError):
+    """What the store holds under this id is no outcome any more, and no waiting makes it one."""
+
+    def __init__(self, store: str, reason: str) -> None:
+        """Name the product, and what is wrong."""
+        super().__init__(f"{store} holds a damaged record: {reason}")
 
 
 class GraphConflict(WorkerError):

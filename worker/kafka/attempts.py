@@ -10,7 +10,7 @@ from typing import Final
 
 import structlog
 
-from worker.errors import StoreUnavailable
+from worker.errors import OutcomeTooNew, StoreUnavailable
 from worker.kafka.health import FailureWindow
 from worker.kafka.outage import StoreGate
 from worker.kafka.quarantine import Quarantine, must_be_buried
@@ -31,6 +31,8 @@ class Attempts:
 
     - StoreUnavailable: waits until the store is back and tries again, as often as it takes. Meanwhile it has
       stepped aside, so that in quarantine the records of other topics, which wait for no such store, go on.
+    - OutcomeTooNew: the same, for as long as it takes, by itself: the store is there for all others. A newer
+      worker that gets the partition goes on with the record, or this one when the outcome has been forgotten.
     - Quarantine: the attempt is written down first; a record that ended the process too often is buried.
       Before a record steps aside its attempt is taken back: what ends the process then is another one.
     - Any other exception is a defect of a handler that promised to deal with everything. The record counts
@@ -80,6 +82,16 @@ class Attempts:
         while True:
             try:
                 handled = await self._try(record, ref, defects=defects, cause=cause)
+            except OutcomeTooNew as error:
+                _log.warning(
+                    "record.outcome_too_new",
+                    topic=record.topic,
+                    partition=record.partition,
+                    offset=record.offset,
+                    error=str(error),
+                )
+                async with aside():
+                    await self._sleep(_LONGEST_PAUSE_SECONDS)
             except StoreUnavailable as error:
                 async with aside():
                     await self._gate.wait(error)

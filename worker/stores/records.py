@@ -7,6 +7,9 @@
 
 Fields are length-prefixed, so every byte string comes back as it was. Equal records give equal bytes with
 one version of the compressor; nobody may compare the compressed form across versions.
+
+A version that writes a new format follows one that reads it: while a fleet changes from one version to the
+next, each worker meets what any other has stored.
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ from typing import Final
 import cramjam
 
 from schemas.wire import sha256_hex
-from worker.errors import StoreUnavailable
+from worker.errors import OutcomeDamaged, OutcomeTooNew
 from worker.ports import OutcomeRecord, Tombstone
 
 FORMAT: Final = 2
@@ -73,14 +76,14 @@ def tombstone_of(record: OutcomeRecord) -> Tombstone:
 def decode(data: bytes, *, store: str) -> OutcomeRecord | Tombstone:
     """What `encode_record` or `encode_tombstone` was given.
 
-    Raises StoreUnavailable naming `store` where the bytes are of a format that this version does not read
-    (written by a newer one), or damaged. That pauses the worker: guessing could give one request two
-    different outcomes.
+    Raises OutcomeTooNew where the bytes are of a format that a newer version has written, and OutcomeDamaged
+    where they are of none; both name `store`. Nothing is guessed, which could give one request two different
+    outcomes.
     """
-    if not data:
-        raise StoreUnavailable(store, "it holds an empty record")
-    if data[0] not in {FORMAT, _WITHOUT_CAPTURE}:
-        raise StoreUnavailable(store, f"it holds a record of format {data[0]}; this version reads {FORMAT}")
+    if data and data[0] > FORMAT:
+        raise OutcomeTooNew(store, f"it holds a record of format {data[0]}; this version reads {FORMAT}")
+    if not data or data[0] < _WITHOUT_CAPTURE:
+        raise OutcomeDamaged(store, f"it begins with {data[:1]!r}")
     try:
         _, kind, checksum = _HEAD.unpack_from(data)
         if kind == _RECORD:
@@ -88,8 +91,8 @@ def decode(data: bytes, *, store: str) -> OutcomeRecord | Tombstone:
         if kind == _TOMBSTONE:
             return _tombstone(data[_HEAD.size :], checksum)
     except (ValueError, OverflowError, struct.error, cramjam.DecompressionError) as error:
-        raise StoreUnavailable(store, f"it holds a damaged record ({error})") from error
-    raise StoreUnavailable(store, f"it holds a record of the unknown kind {kind!r}")
+        raise OutcomeDamaged(store, str(error)) from error
+    raise OutcomeDamaged(store, f"its kind is {kind!r}")
 
 
 def _record(plain: bytes, checksum: int) -> OutcomeRecord:

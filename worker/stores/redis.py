@@ -66,7 +66,8 @@ class RedisOutcomeStore:
     """`OutcomeStore` in Redis. First writer wins, across hosts.
 
     One connection; calls that wait together share a round trip. A call fails within twice
-    `timeout_seconds` when the server is away, and the next one tries again.
+    `timeout_seconds` when the server is away, and the next one tries again. What cannot be read raises what
+    `worker.stores.records.decode` does.
     """
 
     def __init__(

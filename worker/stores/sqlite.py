@@ -105,6 +105,7 @@ class SqliteOutcomeStore:
 
     Each read judges expiry by `clock` (seconds since the epoch). The space of what has expired is given
     back by the puts: each sweeps a bounded share, so a file at rest keeps expired bytes until the next one.
+    What cannot be read raises what `worker.stores.records.decode` does.
     """
 
     def __init__(

@@ -1,13 +1,15 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
 
 import pytest
 
 from tests.support.dispatching import MemoryLedger, until
-from worker.errors import StoreUnavailable
+from worker.errors import OutcomeTooNew, StoreUnavailable
 from worker.kafka.admission import Slots
 from worker.kafka.attempts import Attempts
 from worker.kafka.health import FailureWindow
@@ -128,6 +130,24 @@ async def test_nothing_is_tried_while_the_store_is_away():
     bench.store_is_away = False
     await finishing
     assert bench.calls == ["handle", "handle"]
+
+
+async def test_an_outcome_of_a_newer_worker_is_waited_for_by_its_record_alone():
+    bench = Bench(*[OutcomeTooNew("redis")] * 9, Handled())
+    closings: list[None] = []
+    bench.gate.subscribe(lambda: closings.append(None))
+    asides: list[int] = []
+
+    @asynccontextmanager
+    async def aside() -> AsyncGenerator[None]:
+        asides.append(len(bench.pauses))
+        yield
+
+    await asyncio.wait_for(bench.attempts.finish(RECORD, lambda: REF, aside=aside), 5)
+    assert bench.calls == ["handle"] * 10
+    assert bench.pauses == [30.0] * 9
+    assert asides == list(range(9))
+    assert closings == []
 
 
 @pytest.mark.parametrize("defect", [TypeError("bug"), MemoryError(), Panic("in an extension")])

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from worker.errors import StoreUnavailable
+from worker.errors import OutcomeDamaged, StoreUnavailable
 from worker.ports import OutcomeKey, OutcomeRecord, Tombstone
 from worker.stores.sqlite import SCHEMA_VERSION, SqliteCrashLedger, SqliteOutcomeStore
 from worker.stores.sqlite_log import LogKeeper
@@ -231,9 +231,9 @@ async def test_a_damaged_record_is_an_error_and_not_another_outcome(
     with connection:
         connection.execute("UPDATE outcomes SET record = x'01520000000000'")
     connection.close()
-    with pytest.raises(StoreUnavailable, match="damaged record"):
+    with pytest.raises(OutcomeDamaged, match="damaged record"):
         await store.get(KEY)
-    with pytest.raises(StoreUnavailable, match="damaged record"):
+    with pytest.raises(OutcomeDamaged, match="damaged record"):
         await store.put_if_absent(KEY, RECORD)
 
 
