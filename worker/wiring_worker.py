@@ -26,10 +26,10 @@ from worker.failpoints import Failpoints
 from worker.fusion import secrets
 from worker.heap import settle_heap
 from worker.instruments import ExportTally
-from worker.kafka.app import ConsumerOptions, KafkaWorker, Route
+from worker.kafka.app import ConsumerOptions, ExitCode, KafkaWorker, Route
 from worker.kafka.concluding import Conclusions
 from worker.kafka.connection import KafkaConnection
-from worker.kafka.embedded import embedded_broker
+from worker.kafka.embedded import EmbeddedBroker, embedded_broker
 from worker.kafka.handlers import Limits as HandlerLimits
 from worker.kafka.handlers import RequestHandler
 from worker.kafka.health import Health, NotReadyGauge
@@ -452,8 +452,9 @@ def _worker(settings: Settings, ground: _Ground, routes: list[Route]) -> KafkaWo
 
 
 async def run_service(settings: Settings, *, embedded: bool, embedded_port: int | None) -> int:
-    """Run until a signal asks to stop; the exit code."""
+    """Run until a signal asks to stop, or the embedded broker has ended; the exit code."""
     async with AsyncExitStack() as stack:
+        broker = None
         if embedded:
             broker = await stack.enter_async_context(embedded_broker(port=embedded_port))
             settings = embedded_settings(settings, broker.bootstrap_servers)
@@ -461,7 +462,31 @@ async def run_service(settings: Settings, *, embedded: bool, embedded_port: int 
         service = await stack.enter_async_context(build_service(settings))
         settle_heap()
         log.info("worker.starting", http=service.http_url, **_summary(settings))
-        return int(await service.worker.run())
+        if broker is None:
+            return int(await service.worker.run())
+        return int(await _run_with(broker, service.worker))
+
+
+async def _run_with(broker: EmbeddedBroker, worker: KafkaWorker) -> ExitCode:
+    """Run until the worker ends, as it is told to when the broker has ended: nobody starts that again."""
+
+    async def stop_after_it() -> None:
+        await broker.process.wait()
+        log.error(
+            "broker.ended",
+            reason="the embedded broker has ended, and its records are gone with it",
+            status=broker.process.returncode,
+        )
+        worker.request_stop()
+        # Asked again, since what a drain waits for can be published nowhere.
+        worker.request_stop()
+
+    watching = asyncio.create_task(stop_after_it())
+    try:
+        code = await worker.run()
+        return (code or ExitCode.BROKEN) if watching.done() else code
+    finally:
+        watching.cancel()
 
 
 @asynccontextmanager
