@@ -38,6 +38,8 @@ def table() -> str:
     telemetry.paused_partitions.labels("span")
     telemetry.in_flight.labels("requests")
     telemetry.waiting.labels("requests")
+    telemetry.records_lag.labels("requests")
+    telemetry.record_age_seconds.observe("requests", 0)
     return HEAD + "".join(sorted(map(_row, telemetry.registry.collect())))
 
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from contextvars import Token
 from dataclasses import dataclass
+from functools import cache
 from itertools import pairwise
 from time import monotonic, time_ns
 from types import TracebackType
@@ -23,6 +24,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
 from schemas.answers import RefusalCode
 from schemas.citations import VerdictCode
 from schemas.codes import CONTENT_LAYERS, DEAD_LETTER_CODES, RejectionCode
+from schemas.topics import TopicRole
 from schemas.usage import UsageEvent
 from schemas.wire import DecodeNotes
 from worker import semconv
@@ -51,6 +53,7 @@ SPAN_TOOL_READ: Final = "context.tool.read"
 SPAN_TOOL_RUN: Final = "context.tool.run"
 
 _SECONDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
+_AGES: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
 
 
 def _begun(counter: Counter, label_sets: Iterable[Sequence[str]]) -> Counter:
@@ -78,6 +81,13 @@ _ALTERED: Final = [
     ("verdict", "shortened"),
     ("escalation", "left_out"),
 ]
+
+
+@cache
+def topic_label(topic: str) -> str:
+    """What the topic carries, where its name ends with that; else its name."""
+    roles = sorted(get_args(TopicRole), key=len, reverse=True)
+    return next((role for role in roles if topic.endswith(role)), topic)
 
 
 _NO_ATTRIBUTES: Final[Mapping[str, str | int]] = {}
@@ -386,6 +396,19 @@ class Telemetry:
             "context_source_seconds", "Time that each source took, by layer.", label="layer", bounds=_SECONDS
         )
         registry.register(self.source_seconds)
+        self.record_age_seconds = StepSeconds(
+            "context_record_age_seconds",
+            "Time from a record's timestamp to each beginning of its work, by topic without its prefix.",
+            label="topic",
+            bounds=_AGES,
+        )
+        registry.register(self.record_age_seconds)
+        self.records_lag = Gauge(
+            "context_records_lag",
+            "Offsets from the commit to the end of the log as last fetched, by topic without its prefix.",
+            ("topic",),
+            registry=registry,
+        )
         self.in_flight = Gauge(
             "context_records_in_flight",
             "Records in work, by topic without its prefix.",
@@ -458,6 +481,13 @@ class Telemetry:
                 if run.reason is not None:
                     attributes["context.reason"] = run.reason
                 spans.add(SPAN_SOURCE, started=run.started, ended=run.ended, attributes=attributes)
+
+    def count_age(self, topic: str, timestamp_ms: int) -> None:
+        """How old a record is of which the work begins; one without a timestamp, -1, has no age."""
+        if timestamp_ms >= 0:
+            age_ns = time_ns() - timestamp_ms * 1_000_000
+            # A sender's clock may be ahead.
+            self.record_age_seconds.observe(topic_label(topic), max(0, age_ns) / 1e9)
 
     def count_notes(self, notes: DecodeNotes) -> None:
         """What decoding a record forgave, which is mostly nothing."""

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import partial
-from typing import Any, Final, get_args
+from typing import Any, Final
 
 import structlog
 from aiokafka.errors import KafkaError
@@ -18,7 +18,6 @@ from faststream.exceptions import FastStreamException
 from faststream.kafka import KafkaBroker
 from faststream.kafka.subscriber.usecase import DefaultSubscriber
 
-from schemas.topics import TopicRole
 from worker.errors import Unavailable
 from worker.kafka.admission import Slots
 from worker.kafka.assignment import Assignment, Shared
@@ -27,13 +26,13 @@ from worker.kafka.connection import KafkaConnection, hang_up
 from worker.kafka.dispatch import Dispatcher
 from worker.kafka.health import FailureWindow, Health, LoopLag
 from worker.kafka.outage import StoreGate
-from worker.kafka.partition import PAUSE_CAUSES, Limits
+from worker.kafka.partition import PAUSE_CAUSES, Limits, lag_of
 from worker.kafka.publisher import KafkaPublisher
 from worker.kafka.quarantine import Quarantine
 from worker.kafka.records import RecordHandler
 from worker.kafka_fetch import log_ends
 from worker.ports import CrashLedger
-from worker.telemetry import Telemetry
+from worker.telemetry import Telemetry, topic_label
 from worker.undecodable import fetch_undecodable
 
 _log = structlog.get_logger(__name__)
@@ -318,8 +317,11 @@ class KafkaWorker:
         telemetry = self._telemetry
         while True:
             owned = [owner for _, dispatcher in self._readers for owner in dispatcher.assignment.partitions]
-            for _, dispatcher in self._readers:
-                topic = _without_prefix(dispatcher.topic)
+            for subscriber, dispatcher in self._readers:
+                topic = topic_label(dispatcher.topic)
+                if subscriber.consumer is not None:
+                    lag = lag_of(subscriber.consumer, dispatcher.assignment.partitions)
+                    telemetry.records_lag.labels(topic=topic).set(lag)
                 telemetry.in_flight.labels(topic=topic).set(dispatcher.in_flight)
                 telemetry.waiting.labels(topic=topic).set(dispatcher.waiting)
             telemetry.uncommitted_span.set(max((owner.tracker.span for owner in owned), default=0))
@@ -356,12 +358,6 @@ class KafkaWorker:
         finally:
             for number in signals:
                 loop.remove_signal_handler(number)
-
-
-def _without_prefix(topic: str) -> str:
-    """What the topic carries, where its name ends with that; else its name."""
-    roles = sorted(get_args(TopicRole), key=len, reverse=True)
-    return next((role for role in roles if topic.endswith(role)), topic)
 
 
 class _Broker(KafkaBroker):

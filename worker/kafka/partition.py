@@ -57,6 +57,13 @@ class Consumer(Protocol):
     def last_poll_timestamp(self, partition: TopicPartition) -> int | None: ...  # noqa: D102
 
 
+class LogEnds(Protocol):
+    """What is used of it to tell how much there is to do."""
+
+    def assignment(self) -> AbstractSet[TopicPartition]: ...  # noqa: D102
+    def highwater(self, partition: TopicPartition) -> int | None: ...  # noqa: D102
+
+
 class Partition:
     """A partition from its assignment to its revocation.
 
@@ -141,6 +148,23 @@ class Partition:
         """What its lives are counted by."""
         topic, partition = self.topic_partition
         return (group, topic, partition)
+
+
+def lag_of(consumer: LogEnds, owned: Iterable[Partition]) -> int:
+    """Offsets from the commits to the ends of the logs, as the last fetches found them.
+
+    A partition of which either is not known counts as nothing, as does one that the consumer does not have.
+    """
+    assigned = consumer.assignment()
+    lag = 0
+    for owner in owned:
+        tp = owner.topic_partition
+        # aiokafka answers for no other.
+        end = consumer.highwater(tp) if tp in assigned else None
+        if end is not None and owner.committed >= 0:
+            # A commit may be newer than the fetch.
+            lag += max(0, end - owner.committed)
+    return lag
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -36,6 +36,7 @@ def record_span(
     headers = read_headers(record.headers, allowed_reply_topics=allowed, kind=kind)
     for ignored in headers.ignored:
         telemetry.ignored_headers.labels(ignored).inc()
+    telemetry.count_age(record.topic, record.timestamp_ms)
     started = monotonic()
     if telemetry.is_tracing:
         span = _started(record, name, headers, telemetry)
