@@ -437,7 +437,9 @@ class Telemetry:
             "context_usage_log_failures_total", "Usage lines that could not be written.", registry=registry
         )
         self.loop_lag_seconds = Gauge(
-            "context_event_loop_lag_seconds", "Latest delay of a periodic timer.", registry=registry
+            "context_event_loop_lag_seconds",
+            "Greatest delay of a periodic timer in the last minute.",
+            registry=registry,
         )
 
     @property

@@ -35,6 +35,8 @@ MEANINGS: Final[Mapping[str, str]] = {
 """Of every reason, in words, for who reads `/readyz` or `/livez` by eye."""
 
 _LAG_INTERVAL_SECONDS: Final = 0.25
+_LAGS_KEPT: Final = 240
+"""Of one minute, so that no scrape misses a stall."""
 
 
 class NotReadyGauge(Collector):
@@ -105,17 +107,17 @@ class LoopLag:
     """How late the event loop runs a timer."""
 
     def __init__(self, gauge: Gauge, *, clock: Callable[[], float] = time.monotonic) -> None:
-        """`gauge` is set to the latest lag in seconds."""
+        """`gauge` is set to the greatest lag of the last minute, in seconds."""
         self._gauge = gauge
         self._clock = clock
         self._due_at: float | None = None
-        self._latest_seconds = 0.0
+        self._lags = deque([0.0], maxlen=_LAGS_KEPT)
 
     @property
     def seconds(self) -> float:
         """The latest lag, or the one that is just growing, if that is longer."""
         growing = 0.0 if self._due_at is None else self._clock() - self._due_at
-        return max(self._latest_seconds, growing)
+        return max(self._lags[-1], growing)
 
     async def measure(self) -> None:
         """Measure until cancelled."""
@@ -123,8 +125,8 @@ class LoopLag:
             while True:
                 self._due_at = self._clock() + _LAG_INTERVAL_SECONDS
                 await asyncio.sleep(_LAG_INTERVAL_SECONDS)
-                self._latest_seconds = max(0.0, self._clock() - self._due_at)
-                self._gauge.set(self._latest_seconds)
+                self._lags.append(max(0.0, self._clock() - self._due_at))
+                self._gauge.set(max(self._lags))
         finally:
             self._due_at = None
 

@@ -70,6 +70,26 @@ async def test_a_blocked_loop_is_seen_while_it_is_blocked_and_after():
     await asyncio.wait({measuring})
 
 
+async def test_one_stall_stays_in_the_gauge_for_a_minute_and_is_no_lag_of_now(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setattr("worker.kafka.health._LAG_INTERVAL_SECONDS", 0)
+    registry = CollectorRegistry()
+    now = 0.0
+    lag = LoopLag(Gauge("lag", "lag", registry=registry), clock=lambda: now)
+    measuring = asyncio.create_task(lag.measure())
+    await asyncio.sleep(0)
+    now = 3.0
+    for _ in range(60 * 4):
+        await asyncio.sleep(0)
+        assert registry.get_sample_value("lag") == 3
+    assert lag.seconds == 0
+    await asyncio.sleep(0)
+    assert registry.get_sample_value("lag") == 0
+    measuring.cancel()
+    await asyncio.wait({measuring})
+
+
 # --- Live and ready ----------------------------------------------------------------------------------
 
 
