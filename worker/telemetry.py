@@ -70,16 +70,12 @@ _JUDGED: Final = [
     *((verdict, code) for verdict in ("retry", "escalated") for code in get_args(VerdictCode)[1:]),
 ]
 _CACHE_RESULTS: Final = [("hit",), ("miss",), ("damaged",), ("unavailable",)]
+_REPLIES: Final = ("bundle", "bundle_ref", "rejection", "sync_result", "tool_result", "verdict")
 _ALTERED: Final = [
-    ("bundle", "shortened"),
+    *((kind, change) for kind in _REPLIES for change in ("other_topic", "shortened")),
+    *((kind, "left_out") for kind in ("dead_letter", "escalation", "rejection", "usage")),
     ("dead_letter", "cut"),
-    ("dead_letter", "left_out"),
-    ("rejection", "left_out"),
-    ("rejection", "shortened"),
     ("reply", "other_key"),
-    ("usage", "left_out"),
-    ("verdict", "shortened"),
-    ("escalation", "left_out"),
 ]
 
 
