@@ -198,6 +198,17 @@ def test_the_autoscaler_says_what_its_resource_knows_and_nothing_else():
         assert metadata["bootstrapServers"].split(",") == yaml.safe_load(servers)
 
 
+def test_a_replica_may_have_no_more_requests_waiting_than_it_works_off_in_two_or_three_seconds():
+    row = r"(?m)^\| bundles a second and core .+? \| (\d+)–\d+ with all that Kafka takes"
+    (bundles_a_second,) = re.findall(row, (ROOT / "README.md").read_text())
+    (threshold,) = [
+        int(trigger["metadata"]["lagThreshold"])
+        for trigger in SCALED["spec"]["triggers"]
+        if trigger["metadata"]["topic"] == "context.requests"
+    ]
+    assert int(bundles_a_second) < threshold <= 3 * int(bundles_a_second)
+
+
 def test_a_pod_has_no_rights_and_writes_only_where_a_volume_is():
     (container,) = POD["containers"]
     assert POD["securityContext"]["runAsNonRoot"]
