@@ -157,7 +157,10 @@ class Kafka(_Group):
     commit_seconds: float = Field(default=0.5, gt=0, description="Longest time between commits.")
     commit_records: int = Field(default=200, gt=0, description="Commit after this many finished records.")
     revoke_seconds: float = Field(
-        default=3.0, gt=0, description="How long a revoked partition's work may still take."
+        default=3.0,
+        gt=0,
+        description="How long a revoked partition's work may still take; less where the session is too short "
+        "for that and two commits.",
     )
     drain_seconds: float = Field(default=25.0, gt=0, description="How long SIGTERM waits for work in flight.")
     session_timeout_ms: int = Field(

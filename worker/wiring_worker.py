@@ -45,7 +45,7 @@ from worker.kafka.sync_handler import SyncHandler
 from worker.kafka.tool_handler import ToolHandler
 from worker.kafka.topics import TopicCatalogue, ensure_topics
 from worker.ports import CrashLedger, OutcomeStore
-from worker.settings import Settings, read_secret
+from worker.settings import Kafka, Settings, read_secret
 from worker.spans import SCOPE, Endpoint, resource_of
 from worker.state.upkeep import keep_compact
 from worker.telemetry import Telemetry
@@ -438,13 +438,23 @@ def _worker(settings: Settings, ground: _Ground, routes: list[Route]) -> KafkaWo
             # The embedded broker holds a fetch for as long as it is told, records or not.
             fetch_max_wait_ms=kafka.fetch_max_wait_ms,
         ),
-        limits=DispatchLimits(
-            commit_interval_seconds=kafka.commit_seconds,
-            commit_after_records=kafka.commit_records,
-            uncommitted_span=kafka.span_cap,
-            revoke_wait_seconds=kafka.revoke_seconds,
-        ),
+        limits=dispatch_limits(kafka),
         drain_seconds=kafka.drain_seconds,
+    )
+
+
+def dispatch_limits(kafka: Kafka) -> DispatchLimits:
+    """The limits that these settings mean, cut down to what a short session has time for."""
+    session_seconds = kafka.session_timeout_ms / 1_000
+    commit_timeout_seconds = min(DispatchLimits().commit_timeout_seconds, 0.3 * session_seconds)
+    # Up to a tenth has gone by when a heartbeat brings the news that a partition is revoked.
+    left_seconds = 0.9 * session_seconds - 2 * commit_timeout_seconds
+    return DispatchLimits(
+        commit_interval_seconds=kafka.commit_seconds,
+        commit_after_records=kafka.commit_records,
+        uncommitted_span=kafka.span_cap,
+        revoke_wait_seconds=min(kafka.revoke_seconds, left_seconds),
+        commit_timeout_seconds=commit_timeout_seconds,
     )
 
 
