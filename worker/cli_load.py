@@ -64,6 +64,7 @@ def record(
 
     With `--synthetic` nothing of the texts is left: words give way to words of the same length, digits to
     digits; ids become pseudonyms. The secret that they depend on is forgotten, so guesses cannot be tried.
+    Times stay, and numbers where the contract has them.
 
     Example: `context-worker record monday.rec --since 2026-01-05T08:00:00Z --duration 0 --synthetic`
     """
@@ -168,7 +169,7 @@ def replay(
     was sent is still followed and judged.
 
     The settings must be those of the workers: broker, topics, group and model table. Exit code 5 where an
-    invariant is broken.
+    invariant is broken, a record could not be published, or none was sent.
 
     Example: `context-worker replay monday.rec --rate 200 --duration 60 --report report.json`
     """
@@ -186,6 +187,8 @@ def replay(
         surveyed = survey(Recording(file))
     except OSError as error:
         fail_reading(file, error)
+    if not surveyed.records:
+        fail(f"{file} holds no request, so there is nothing to judge a worker by")
     plan = ReplayPlan(
         run=f"replay-{uuid4().hex[:8]}",
         pace=pace,

@@ -38,8 +38,9 @@ class ReplayReport:
 
     @property
     def holds(self) -> bool:
-        """Whether every record was published and no invariant is broken."""
-        return not self.measures.failed and all(verdict.holds for verdict in self.verdicts)
+        """Whether there were records, every one was published, and no invariant is broken."""
+        is_published = self.measures.sent > 0 and not self.measures.failed
+        return is_published and all(verdict.holds for verdict in self.verdicts)
 
     @property
     def sent_per_second(self) -> float:
@@ -106,6 +107,8 @@ def render_report(report: ReplayReport) -> RenderableType:
     notes: list[Text] = []
     if not report.is_complete:
         notes.append(Text("the recording was cut off; its whole records were replayed", style="yellow"))
+    if not measures.sent:
+        notes.append(Text("nothing was sent, so nothing was judged", style="bold red"))
     if measures.failed:
         said = ", ".join(f"{count} {why}" for why, count in sorted(measures.failed.items()))
         notes.append(Text(f"not published: {said}", style="bold red"))

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from datetime import UTC, datetime
+from errno import ENOSPC
 from io import StringIO
 from pathlib import Path
 
@@ -15,7 +17,7 @@ from worker.cli import app
 from worker.load.invariants import Broken, NotJudged, Verdict
 from worker.load.measures import Measures
 from worker.load.observations import Progress
-from worker.load.recording import Recording
+from worker.load.recording import Recording, RecordingHeader, RecordingWriter
 from worker.load.report import ReplayReport, render_progress, render_report
 
 runner = CliRunner()
@@ -125,6 +127,25 @@ def test_a_record_that_was_not_published_is_no_success():
     item = report(verdicts=(), measures=measures)
     assert not item.holds
     assert "not published: 1 MessageSizeTooLargeError" in shown(item)
+
+
+def test_a_replay_that_sent_nothing_is_no_success():
+    item = report(verdicts=(Verdict(name="I1", claim="one distinct outcome"),), measures=Measures())
+    assert not item.holds
+    assert "nothing was sent, so nothing was judged" in shown(item)
+
+
+@pytest.mark.parametrize("is_cut", [False, True])
+def test_a_recording_without_a_request_is_not_replayed(tmp_path: Path, *, is_cut: bool):
+    header = RecordingHeader(origin="recorded", created_at=datetime(2026, 1, 2, tzinfo=UTC))
+    with suppress(OSError), RecordingWriter(tmp_path / "empty.rec", header):
+        if is_cut:
+            raise OSError(ENOSPC, "no space left")
+    (file,) = tmp_path.iterdir()
+    result = runner.invoke(app, ["replay", str(file)])
+    assert result.exit_code == 1
+    assert "holds no request" in result.stderr
+    assert result.stderr.count("\n") == 1
 
 
 def test_a_pace_that_was_not_kept_is_said():
