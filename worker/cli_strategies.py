@@ -21,12 +21,15 @@ class _Line:
     explanation: str
     capabilities: dict[str, object]
     failure: str | None = None
+    error: str | None = None
+    """The type of what a plug-in raised that does not answer, where it said so."""
 
 
 def strategies(*, as_json: AsJson = False) -> None:
     """List the strategies that a request may name as its `strategy`, one or several joined with `+`.
 
-    A plug-in is started and asked; exit code 1 where one does not answer.
+    A plug-in is started and asked; what it prints goes to standard error. Exit code 1 where one does not
+    answer.
 
     Example: `context-worker strategies --json`
     """
@@ -58,11 +61,11 @@ def _lines(settings: Settings) -> list[_Line]:
     ]
     plugins = build_plugins(settings)
     for name in plugins.names:
-        explanation, capabilities, failure = "", {}, None
+        explanation, capabilities, failure, error = "", {}, None, None
         try:
             hello = plugins.greet(name)
         except StrategyFailed as failed:
-            failure = failed.code
+            failure, error = failed.code, failed.error
         else:
             explanation, capabilities = hello.explanation, asdict(hello.capabilities)
         lines.append(
@@ -73,6 +76,7 @@ def _lines(settings: Settings) -> list[_Line]:
                 explanation=explanation,
                 capabilities=capabilities,
                 failure=failure,
+                error=error,
             )
         )
     plugins.close()
@@ -91,6 +95,7 @@ def _print(lines: list[_Line]) -> None:
     for line in lines:
         uses = [name.removeprefix("uses_") for name, value in line.capabilities.items() if value is True]
         name = f"{line.name} (default)" if line.is_default else line.name
-        said = line.explanation if line.failure is None else f"does not answer: {line.failure}"
+        failure = f"{line.failure} ({line.error})" if line.error else line.failure
+        said = line.explanation if line.failure is None else f"does not answer: {failure}"
         table.add_row(*map(Text, (name, line.kind, ", ".join(uses), said)))
     Console(highlight=False).print(table)

@@ -1,7 +1,8 @@
 """The process of one plug-in strategy: jobs come in on standard input, answers go out, one line each.
 
-What a plug-in prints goes to standard error. It can be ended at any time; it ends by itself with its input,
-and where a job takes longer than anybody waits for it.
+What a plug-in prints goes to standard error. In a worker that leads nowhere, since it may quote a prompt; where
+none is sent it is shown, and so is why a plug-in cannot be made. The process can be ended at any time; it ends
+by itself with its input, and where a job takes longer than anybody waits for it.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import os
 import resource
 import signal
 import sys
+import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from importlib.metadata import EntryPoint
@@ -82,6 +84,7 @@ def main(name: str, target: str, job_seconds: float) -> None:
             strategy = load(name, target)
             hello = encode_hello(strategy.capabilities, strategy.explain())
         except Exception as error:  # noqa: BLE001 - the worker says so and goes on without it
+            traceback.print_exc()
             answers.write(encode_error(error))
             answers.flush()
             return

@@ -2,7 +2,7 @@
 
 The process says first what it is (`Hello`). Then each job, the request and its fragments, gets one answer:
 how sure the strategy is, and the keys that it proposes, best first, each with a relevance. Nothing that comes
-back is trusted: `read_answer` takes keys that were sent and numbers, and no text at all.
+back is trusted: `read_answer` takes keys that were sent and numbers, and no text but the name of a type.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from worker.fusion.protocols import BackendSet, PlanContext, StrategyCapabilitie
 from worker.ports import Fragment, LayerContribution, Rendering, RequestFrame, Subject
 
 _MAX_EXPLANATION_CHARS: Final = 500
+_MAX_TYPE_CHARS: Final = 80
 _CAPABILITIES: Final = TypeAdapter(StrategyCapabilities)
 
 
@@ -259,6 +260,16 @@ def _said(line: bytes) -> dict[str, Any]:
         said: object = json.loads(line)
     except (ValueError, RecursionError) as error:
         raise StrategyFailed("plugin_error") from error
-    if not isinstance(said, dict) or "error" in said:
+    if not isinstance(said, dict):
         raise StrategyFailed("plugin_error")
-    return cast("dict[str, Any]", said)
+    fields = cast("dict[str, Any]", said)
+    if "error" in fields:
+        raise StrategyFailed("plugin_error", error=_type_name(fields["error"]))
+    return fields
+
+
+def _type_name(said: object) -> str | None:
+    """The name, where it is one: it goes into logs, and whoever sent it has read the prompt."""
+    if isinstance(said, str) and len(said) <= _MAX_TYPE_CHARS and said.isidentifier():
+        return said
+    return None

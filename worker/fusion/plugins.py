@@ -120,11 +120,14 @@ class StrategyPlugins:
                 frame, contributions, budget_tokens=budget_tokens, until=monotonic() + wait_seconds
             )
         except StrategyFailed as failed:
-            log.warning("strategy.failed", strategy=name, code=failed.code)
+            log.warning("strategy.failed", strategy=name, code=failed.code, error=failed.error)
             return PluginProposal.failed(name, failed.code)
 
     def greet(self, name: str, *, wait_seconds: float = START_SECONDS) -> Hello:
-        """What the plug-in says of itself; it is started if need be. Raises StrategyFailed."""
+        """What the plug-in says of itself, and what it prints meanwhile on this standard error.
+
+        A process that is heard is sent no request: whoever asks next starts another. Raises StrategyFailed.
+        """
         return self._hosts[name].greet(until=monotonic() + wait_seconds)
 
 
@@ -187,7 +190,7 @@ class _Host:
     def greet(self, *, until: float) -> Hello:
         """Raises StrategyFailed."""
         with self._taking_turn(until):
-            return self._greeting(self._running(), until)
+            return self._greeting(self._running(is_heard=True), until)
 
     @contextmanager
     def _taking_turn(self, until: float) -> Generator[None]:
@@ -198,14 +201,16 @@ class _Host:
         finally:
             self._turn.release()
 
-    def _running(self) -> _Child:
-        if self._child is not None and not self._child.is_running():
+    def _running(self, *, is_heard: bool = False) -> _Child:
+        if self._child is not None and (self._child.is_heard != is_heard or not self._child.is_running()):
             self._drop(self._child)
         if self._child is None:
             if self._is_closed or monotonic() < self._not_before:
                 raise StrategyFailed("plugin_died")
             try:
-                self._child = _Child(self._name, self._target, timeout_seconds=self._timeout_seconds)
+                self._child = _Child(
+                    self._name, self._target, timeout_seconds=self._timeout_seconds, is_heard=is_heard
+                )
             except OSError as error:
                 self._not_before = monotonic() + self._retry_seconds
                 raise StrategyFailed("plugin_died") from error
@@ -262,12 +267,13 @@ class _Host:
 class _Child:
     """One process and its pipes, neither of which is ever waited for without an end."""
 
-    def __init__(self, name: str, target: str, *, timeout_seconds: float) -> None:
+    def __init__(self, name: str, target: str, *, timeout_seconds: float, is_heard: bool) -> None:
         self._process = subprocess.Popen(  # noqa: S603 - this interpreter, and a module of our own
             [sys.executable, "-P", "-m", "worker.fusion.plugin_child", name, target, str(timeout_seconds)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
+            # What it prints may quote what it is sent.
+            stderr=None if is_heard else subprocess.DEVNULL,
             env=finding_this_package(without_settings(os.environ)),
             bufsize=0,
             # What a terminal sends to the worker is the worker's to answer.
@@ -277,6 +283,7 @@ class _Child:
         self._stdout = cast("IO[bytes]", self._process.stdout).fileno()
         for descriptor in (self._stdin, self._stdout):
             os.set_blocking(descriptor, False)
+        self.is_heard = is_heard
         self.started_at = monotonic()
         self.hello: Hello | None = None
 

@@ -143,10 +143,11 @@ assembles here runs no plug-ins."""
 class StrategyFailed(Exception):
     """A strategy has nothing to propose, for this reason."""
 
-    def __init__(self, code: FailureCode) -> None:
-        """Fail for this reason."""
+    def __init__(self, code: FailureCode, *, error: str | None = None) -> None:
+        """Fail for this reason; `error` is the type of what a plug-in raised, where it said so."""
         super().__init__(code)
         self.code: FailureCode = code
+        self.error = error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from structlog.testing import capture_logs
 
 from schemas.codes import PartName
 from schemas.fragments import FragmentProvenance
@@ -93,7 +94,8 @@ class Broken:
     name = "broken"
 
     def __init__(self):
-        raise RuntimeError("no")
+        print("noise before the end")
+        raise RuntimeError("no model is there")
 
 class Vectors(Moody):
     name = "vectors"
@@ -148,7 +150,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     info = folder / "moody-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: moody\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("[context_worker.strategies]\nmoody = moody_strategy:Moody\n")
+    (info / "entry_points.txt").write_text(
+        "[context_worker.strategies]\nmoody = moody_strategy:Moody\nbroken = moody_strategy:Broken\n"
+    )
     return folder
 
 
@@ -257,6 +261,33 @@ def test_a_plugin_that_cannot_be_made_is_not_started_again_at_once(plugins: Stra
     assert plugins.process_ids == running
 
 
+@pytest.mark.parametrize(("name", "message"), [("moody", "raise"), ("broken", "fine")])
+def test_the_log_names_the_type_of_what_a_plugin_raised_and_nothing_of_its_words(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], name: str, message: str
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(folder))
+    own = StrategyPlugins({name: f"moody_strategy:{name.title()}"}, timeout_seconds=JOB_SECONDS)
+    with capture_logs() as logs:
+        assert ask(own, message, name=name).failure == "plugin_error"
+    own.close()
+    said = {"event": "strategy.failed", "strategy": name, "code": "plugin_error", "error": "RuntimeError"}
+    assert logs == [{**said, "log_level": "warning"}]
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_process_that_was_heard_is_sent_no_request(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(folder))
+    own = StrategyPlugins({"moody": "moody_strategy:Moody"}, timeout_seconds=JOB_SECONDS)
+    own.greet("moody")
+    heard = own.process_ids
+    assert ask(own, "fine").failure is None
+    assert own.process_ids != heard
+    own.close()
+    assert "noise" not in capfd.readouterr().err
+
+
 def test_who_has_no_time_left_does_not_wait(plugins: StrategyPlugins) -> None:
     ask(plugins, "fine")
     running = plugins.process_ids
@@ -294,16 +325,28 @@ def test_the_command_asks_the_plugins_and_says_which_does_not_answer(
     plugins: StrategyPlugins,
     folder: Path,
     monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
     del plugins  # its environment is the one in which plug-ins are found
     monkeypatch.setattr(sys, "path", [str(folder), *sys.path])
     monkeypatch.setenv("WORKER_CONTENT__STRATEGY_PLUGINS", '["moody"]')
     strategies(as_json=True)
-    lines = {line["name"]: line for line in json.loads(capsys.readouterr().out)}
+    lines = {line["name"]: line for line in json.loads(capfd.readouterr().out)}
     assert list(lines) == ["layered", "relevance", "recency", "tiered", "moody"]
     assert (lines["moody"]["explanation"], lines["moody"]["failure"]) == ("By mood.", None)
     assert [name for name, line in lines.items() if line["is_default"]] == ["layered"]
+
+    monkeypatch.setenv("WORKER_CONTENT__STRATEGY_PLUGINS", '["broken"]')
+    with pytest.raises(SystemExit):
+        strategies(as_json=True)
+    said = capfd.readouterr()
+    broken = json.loads(said.out)[-1]
+    assert (broken["name"], broken["failure"], broken["error"]) == ("broken", "plugin_error", "RuntimeError")
+    assert "noise before the end" in said.err
+    assert "RuntimeError: no model is there" in said.err
+    with pytest.raises(SystemExit):
+        strategies(as_json=False)
+    assert "does not answer: plugin_error (RuntimeError)" in " ".join(capfd.readouterr().out.split())
 
     def silent(self: StrategyPlugins, name: str) -> Hello:
         raise StrategyFailed("plugin_died")
@@ -311,7 +354,7 @@ def test_the_command_asks_the_plugins_and_says_which_does_not_answer(
     monkeypatch.setattr(StrategyPlugins, "greet", silent)
     with pytest.raises(SystemExit):
         strategies(as_json=False)
-    assert "does not answer: plugin_died" in " ".join(capsys.readouterr().out.split())
+    assert "does not answer: plugin_died" in " ".join(capfd.readouterr().out.split())
 
 
 async def test_a_plugin_decides_what_there_is_room_for_and_layered_where_it_fails(
@@ -462,6 +505,30 @@ def test_whatever_a_plugin_says_is_read_into_range_or_refused(said: object) -> N
     assert all(0 <= relevance <= 1 for _, relevance in answer.entries)
     assert len({key for key, _ in answer.entries}) == len(answer.entries)
     assert {key for key, _ in answer.entries} <= {"k", "l"}
+
+
+@pytest.mark.parametrize(
+    ("said", "error"),
+    [
+        ("RuntimeError", "RuntimeError"),
+        ("E" * 80, "E" * 80),
+        ("E" * 81, None),
+        ("", None),
+        ("pay 3 invoices", None),
+        ("Error\n", None),
+        ("\ud800", None),
+        (["Error"], None),
+    ],
+)
+def test_what_a_plugin_says_of_its_error_is_the_name_of_a_type_or_nothing(
+    said: object, error: str | None
+) -> None:
+    line = json.dumps({"error": said}).encode()
+    with pytest.raises(StrategyFailed, match="plugin_error") as answered:
+        read_answer(line, sent=frozenset())
+    with pytest.raises(StrategyFailed, match="plugin_error") as greeted:
+        read_hello(line)
+    assert (answered.value.error, greeted.value.error) == (error, error)
 
 
 @pytest.mark.parametrize("line", [b"", b"no json", b"[" * 100_000, b'{"error":"E"}', b"\xff"])
