@@ -1,8 +1,8 @@
 """The process of one plug-in strategy: jobs come in on standard input, answers go out, one line each.
 
-What a plug-in prints goes to standard error. In a worker that leads nowhere, since it may quote a prompt; where
-none is sent it is shown, and so is why a plug-in cannot be made. The process can be ended at any time; it ends
-by itself with its input, and where a job takes longer than anybody waits for it.
+What a plug-in prints goes to standard error. In a worker that leads nowhere, since it may quote a prompt;
+where none is sent it is shown, and so is why a plug-in cannot be made. The process can be ended at any time;
+it ends by itself with its input, and where a job takes longer than anybody waits for it.
 """
 
 from __future__ import annotations
