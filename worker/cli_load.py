@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 from uuid import uuid4
 
 import typer
@@ -37,9 +37,6 @@ Force = Annotated[bool, typer.Option("--force", help="Replace what is there unde
 
 def record(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="Where to; it must not be there yet.")],
-    topics: Annotated[
-        Literal["requests"], typer.Option(help="What is captured: the requests are what can be replayed.")
-    ] = "requests",
     since: Annotated[
         str | None,
         typer.Option(
@@ -79,7 +76,7 @@ def record(
         recorder = build_recorder(
             load_settings(),
             is_synthetic=synthetic,
-            on_progress=lambda captured: live.update(f"recording {topics}: {_captured(captured)}"),
+            on_progress=lambda captured: live.update(f"recording: {_captured(captured)}"),
         )
         captured = asyncio.run(_recorded(recorder, call))
     talk.print(f"{file}: {_captured(captured)}", markup=False)
