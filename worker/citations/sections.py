@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterator
 from typing import Final
 
@@ -14,6 +15,11 @@ MOST_BODIES: Final = 30
 """The last of an answer, since it ends with them."""
 _HEADING_MARKS: Final = b" \t#*>-.)0123456789|"
 _MOST_MARKS: Final = 12
+_NAMES: Final = "|".join(section.replace(" ", "[ _]") for section in TEMPLATE_SECTIONS)
+_HEADING: Final = re.compile(
+    rf"\n[{re.escape(_HEADING_MARKS.decode())}]{{0,{_MOST_MARKS}}}(?:{_NAMES})", re.IGNORECASE | re.ASCII
+)
+_KEY: Final = re.compile(rf'"[# *]*+(?:{_NAMES})[^"\n]*+"\s*+:', re.IGNORECASE | re.ASCII)
 _ATX: Final = re.compile(rb"\n[ \t>]*(#{1,6})[ \t]")
 _ANY_LEVEL: Final = 6
 _SAYS_NONE: Final = re.compile(r"(?<!\w)(?:none|nothing|n/a)(?!\w)|\A\W*+no(?!\w)", re.IGNORECASE)
@@ -35,6 +41,17 @@ def bodies_in(text: str) -> Iterator[tuple[TemplateSection, str]]:
         last = min(end, begin + MOST_BODY_BYTES)
         closing = (one.start() for one in _ATX.finditer(data, begin, last) if len(one[1]) <= level)
         yield section, data[begin : next(closing, last)].decode(errors="replace")
+
+
+def first_heading(text: str, start: int = 0) -> int | None:
+    """Where the line break before the next heading stands, code or not."""
+    found = _HEADING.search(text, start)
+    return None if found is None else found.start()
+
+
+def has_key(text: str, start: int = 0, end: int = sys.maxsize) -> bool:
+    """Whether one of the sections is a key of JSON there."""
+    return _KEY.search(text, start, end) is not None
 
 
 def says_none(body: str) -> bool:

@@ -195,6 +195,62 @@ def test_sections_may_be_keys_and_an_empty_list_says_none(below: object, *, is_t
     assert judge(text, ASKED).has_complied == is_there
 
 
+COMPLETE = f"[f:483921] [d:000217]\n{SECTIONS}"
+OBJECT = json.dumps({"notes": "f:483921, ADR-7", **{name: [] for name in TEMPLATE_SECTIONS}})
+KEYED = json.dumps(
+    {"result": {name.lower().replace(" ", "_"): ["f:483921", "ADR-7"] for name in TEMPLATE_SECTIONS}}
+)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"Here is my answer:\n```json\n{OBJECT}\n```",
+        f"Here is my answer:\n\n```JSON\n{KEYED}\n```\nDone.",
+        f"```JSON\n{OBJECT}\n```",
+        f"~~~json\n{OBJECT}\n~~~",
+        f"```json\n{OBJECT}",
+        f"{OBJECT}\nDone.",
+        f"Here it is: {KEYED} Done.",
+        f'I called it with {{"depth": 1}} and {{"a"}}.\n{json.dumps(json.loads(KEYED), indent=2)}\n\nDone.',
+        f"```markdown\n{COMPLETE}\n```",
+        f"``` MD \n{COMPLETE}\n```\n",
+        f"Here is my answer:\n```Markdown\n{COMPLETE}\n```\nDone.",
+        f"```markdown\n[f:483921]\n```python\nx = 1\n```\n[d:000217]\n{SECTIONS}\n```",
+        f"````md\n[f:483921]\n```\nx = 1\n```\n[d:000217]\n{SECTIONS}\n````",
+        f"```markdown\nSo it is:\n\n{OBJECT}\n```",
+        f"[f:483921] [d:000217]\n```python\nx = [f:999999]\n{SECTIONS}",
+        f"[f:483921] [d:000217]\n```\nx = 1\n\n{SECTIONS}\n```python\nx = [f:999999]\n{SECTIONS}",
+        json.dumps({"answer": f"[f:483921] [d:000217]\n```python\nx = [f:999999]\n{SECTIONS}"}),
+    ],
+)
+def test_an_answer_is_read_in_whatever_wrapping_a_model_sets_it(text: str) -> None:
+    judged = judge(text, ASKED)
+    assert (judged.code, judged.invented) == ("complied", ())
+
+
+@pytest.mark.parametrize(
+    "block",
+    [
+        '```json\n{"ids": ["f:999999"]}\n```',
+        "```markdown\n[f:999999]\n```",
+        "```md\n[f:999999]\n```python\nx = 1\n```\n[f:999998]\n```",
+        f"```python\n[f:999999]\n{SECTIONS}\n```",
+        f"```\n{OBJECT} [f:999999]\n```",
+        "```python\n```markdown\n# Notes\n[f:999999]\n```",
+        "```\n[f:999999] Entities modified\n",
+    ],
+)
+def test_a_block_that_holds_nothing_of_the_template_or_has_another_label_is_code(block: str) -> None:
+    judged = judge(f"{SECTIONS}\n{block}", UNASKED)
+    assert (judged.cited, judged.invented) == ((), ())
+
+
+def test_of_json_within_prose_no_halves_of_characters_are_made() -> None:
+    text = 'So: {"entities_modified": ["[pay/\\ud800.py]"]} f:483921'
+    assert all(one.isascii() for one in read_answer(text, ()).foreign)
+
+
 @settings(max_examples=40, deadline=None)
 @given(st.text(alphabet='`~> \n[]{}":!adf0123456789/pA-7m'), st.sampled_from(["", "```\n", "~~~", "{", "["]))
 def test_what_is_said_of_any_text_adds_up(text: str, start: str) -> None:
@@ -207,7 +263,12 @@ def test_what_is_said_of_any_text_adds_up(text: str, start: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "unit", ["```\n", "~~~ ", "[", '{"a":', "f:12345 ", "\n", " ", "a://", "::", ">", "ADR-"]
+    "unit",
+    [
+        *("```\n", "~~~ ", "[", '{"a":', "f:12345 ", "\n", " ", "a://", "::", ">", "ADR-", '{"a":1}'),
+        *("```a\nEntities modified\n", "```md\n", "```md\n```a\n```\n", '"entities modified":{"a'),
+        *('{"entities modified": ', '```json\n{"entities modified":"```json\\n"}\n```\n'),
+    ],
 )
 def test_repetition_costs_no_more_than_length(unit: str, request: pytest.FixtureRequest) -> None:
     """Ends: within the timeout of any test, which a square of the length would not."""
