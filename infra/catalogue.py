@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 import secrets
 import shutil
 import uuid
@@ -325,6 +326,28 @@ TOOLS: Final[Mapping[str, str]] = {
     "chromium": "chromium",
     "promtool": "prometheus",
 }
+
+
+def worker_settings(exports: Mapping[str, str]) -> dict[str, str]:
+    """The settings with which a worker runs on what these variables tell of."""
+    found: dict[str, str] = {}
+    if kafka := exports.get("CONTEXT_TEST_KAFKA"):
+        found["WORKER_KAFKA__BOOTSTRAP_SERVERS"] = json.dumps([kafka])
+    if redis := exports.get("CONTEXT_TEST_REDIS"):
+        found |= {
+            "WORKER_OUTCOMES__STORE": "redis",
+            "WORKER_OUTCOMES__REDIS_URL": redis,
+            "WORKER_GRAPH__PACK_CACHE": "redis",
+        }
+    if neo4j := exports.get("CONTEXT_TEST_NEO4J"):
+        found |= {
+            "WORKER_GRAPH__STORE": "neo4j",
+            "WORKER_GRAPH__NEO4J_URL": neo4j,
+            "WORKER_GRAPH__NEO4J_PASSWORD": exports["CONTEXT_TEST_NEO4J_PASSWORD"],
+        }
+    if swipl := exports.get("CONTEXT_TEST_SWIPL"):
+        found["WORKER_GRAPH__PROLOG"] = swipl
+    return found
 
 
 def tool_exports() -> dict[str, str]:

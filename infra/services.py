@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 """Run Kafka, Neo4j and Redis for development and tests, with SWI-Prolog, Chromium, promtool; no containers.
 
-    python3 infra/services.py up                    start all, installing what is missing
-    python3 infra/services.py up redis              start one
-    eval "$(python3 infra/services.py env)"         tell the shell's programs where they are
-    python3 infra/services.py run -- pytest tests   start, run a command, take down again
-    python3 infra/services.py pause kafka           freeze it (continue, stop, start: same ports and data)
-    python3 infra/services.py down                  end them and remove their data
+    python3 infra/services.py up                      start all, installing what is missing
+    python3 infra/services.py up redis                start one
+    eval "$(python3 infra/services.py env --worker)"  have a worker of this shell run on them
+    eval "$(python3 infra/services.py env)"           tell the tests where they are
+    python3 infra/services.py run -- pytest tests     start, run a command, take down again
+    python3 infra/services.py pause kafka             freeze it (continue, stop, start: same ports and data)
+    python3 infra/services.py down                    end them and remove their data
 
 Ports are free ones, or CONTEXT_KAFKA_PORT, CONTEXT_NEO4J_PORT and CONTEXT_REDIS_PORT. What runs is
 written down in var/services of the checkout; `--dir` makes it another folder, with services of its own.
@@ -23,7 +24,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from catalogue import SERVICES, TOOLS
+from catalogue import SERVICES, TOOLS, worker_settings
 from provision import ServiceError, say
 from runner import Runner
 
@@ -67,7 +68,8 @@ def _carry_out(options: argparse.Namespace, command: Sequence[str]) -> int:
         case "status":
             print(_table(runner.status()))
         case "env":
-            for variable, value in runner.exports().items():
+            exports = runner.exports()
+            for variable, value in (worker_settings(exports) if options.worker else exports).items():
                 print(f"export {variable}={shlex.quote(value)}")
         case _:
             return runner.run(names, command)
@@ -109,6 +111,8 @@ def _parser() -> argparse.ArgumentParser:
             sub.set_defaults(names=[])
         else:
             sub.add_argument("names", nargs=names, type=_name, metavar="NAME", help=", ".join(NAMES))
+        if command == "env":
+            sub.add_argument("--worker", action="store_true", help="the settings of a worker instead")
     return parser
 
 

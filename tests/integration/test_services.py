@@ -8,12 +8,14 @@ import json
 import os
 import runpy
 import select
+import shlex
 import signal
 import socket
 import subprocess
 import sys
 from pathlib import Path
 from typing import LiteralString, cast
+from unittest import mock
 from urllib.parse import urlsplit
 
 import pytest
@@ -24,6 +26,9 @@ from aiokafka.errors import KafkaError
 from neo4j import AsyncGraphDatabase
 from neo4j.exceptions import AuthError
 from redis.asyncio import Redis
+
+from worker.settings import Settings
+from worker.wiring_settings import read_settings
 
 INFRA = Path(__file__).parents[2] / "infra"
 PING = "import os, redis; print(redis.Redis.from_url(os.environ['CONTEXT_TEST_REDIS']).ping())"
@@ -52,9 +57,14 @@ class Runner:
         result = self("up", *names)
         assert result.returncode == 0, result.stderr
 
-    def variables(self) -> dict[str, str]:
-        lines = self("env").stdout.splitlines()
-        return dict(line.removeprefix("export ").split("=", 1) for line in lines)
+    def variables(self, *arguments: str) -> dict[str, str]:
+        lines = self("env", *arguments).stdout.splitlines()
+        return dict(shlex.split(line.removeprefix("export "))[0].split("=", 1) for line in lines)
+
+    def worker_settings(self) -> Settings:
+        """Those that a worker reads which was told where the services are."""
+        with mock.patch.dict(os.environ, self.variables("--worker")):
+            return read_settings()
 
     def redis(self) -> Redis:
         return Redis.from_url(self.variables()["CONTEXT_TEST_REDIS"], socket_timeout=5, decode_responses=True)
@@ -189,6 +199,13 @@ def test_compose_runs_the_versions_of_the_native_runner_on_loopback_with_health_
     for service in services.values():
         assert all(port.startswith("127.0.0.1:") for port in service["ports"])
         assert service["healthcheck"]["test"]
+
+
+def test_a_worker_is_told_how_to_run_on_what_is_up(runner: Runner) -> None:
+    runner.up("redis")
+    settings = runner.worker_settings()
+    assert (settings.outcomes.store, settings.graph.store) == ("redis", "sqlite")
+    assert settings.outcomes.redis_url == runner.variables()["CONTEXT_TEST_REDIS"]
 
 
 def test_up_again_changes_nothing(runner: Runner) -> None:
@@ -333,6 +350,14 @@ async def test_kafka_and_neo4j_keep_their_data_when_they_are_stopped_and_started
     before = runner.variables()
     servers = before["CONTEXT_TEST_KAFKA"]
     url, auth = before["CONTEXT_TEST_NEO4J"], ("neo4j", before["CONTEXT_TEST_NEO4J_PASSWORD"])
+    told = runner.worker_settings()
+    assert (told.kafka.bootstrap_servers, told.graph.store, told.graph.neo4j_url) == (
+        (servers,),
+        "neo4j",
+        url,
+    )
+    assert told.graph.neo4j_password is not None
+    assert told.graph.neo4j_password.get_secret_value() == auth[1]
     admin = AIOKafkaAdminClient(bootstrap_servers=servers)
     await admin.start()
     await admin.create_topics([NewTopic("kept", 1, 1)])
