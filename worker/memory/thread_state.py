@@ -119,6 +119,13 @@ class ThreadState:
         for sentence in _sentences_of(message):
             self._offer(sentence)
 
+    def join(self, other: ThreadState) -> None:
+        """Know what `other` has read too, of other messages, as if it had been read here."""
+        self._messages += other.messages
+        for pool in other._pools:
+            for sentence in pool.sentences():
+                self._offer(sentence)
+
     def candidates(self) -> Candidates:
         """What the pools hold now."""
         salient, latest, earliest, sample = (tuple(pool.sentences()) for pool in self._pools)

@@ -127,7 +127,7 @@ class StateReading:
     """Of the thread, and of the project as a whole."""
     memories: Memories
     thread: ThreadState | None
-    """Of the messages; None where there are none."""
+    """Of the messages, those of the whole project among them; None where there are none."""
     artifacts: tuple[Artifact, ...]
     events: tuple[Sequence[Entity], Sequence[Entity]]
     """Test results and what happened at run time, of the thread and of the project."""
@@ -460,12 +460,17 @@ def _events_of(
 def _messages_of(
     thread: Sequence[Entity], project: Sequence[Entity]
 ) -> tuple[ThreadState | None, Mapping[str, int]]:
-    """What a summary of the thread is made from, and what its messages and the project's refer to."""
-    used = uses_of((*project, *thread))
-    for entity in thread:
+    """What a summary is made from, and what the messages refer to: the thread's and the whole project's."""
+    known: ThreadState | None = None
+    for entity in (*thread, *project):
         try:
-            return ThreadState.from_bytes(entity.document["thread"].encode()), used
+            told = ThreadState.from_bytes(entity.document["thread"].encode())
         except ValueError as error:
             # Written by another version of this program; the next message has it made anew.
             log.warning("state.summary_outdated", cause=str(error))
-    return None, used
+            continue
+        if known is None:
+            known = told
+        else:
+            known.join(told)
+    return known, uses_of((*project, *thread))

@@ -153,18 +153,27 @@ def _goal_set(known: Document, record: StateRecord) -> Document:
 
 
 def _goal_updated(known: Document, record: StateRecord) -> Document:
-    # What was changed of a goal before it was set is not known any more; that it had ended is.
-    if "set_at_us" not in known:
-        return _final_if(read_step_status(record.body.get("status")) in _ENDED)
-    body = {**known["body"], **record.body}
-    return _goal(body, set_at_us=known["set_at_us"], at_us=record.at_us)
+    told = {**known.get("told_us", {}), **dict.fromkeys(record.body, record.at_us)}
+    if "set_at_us" in known:
+        body = {**known["body"], **record.body}
+        return _goal(body, set_at_us=known["set_at_us"], at_us=record.at_us, told_us=told)
+    # Forgotten where the goal is set here later; `seen_from` has use for it where it is set elsewhere.
+    return {
+        "at_us": record.at_us,
+        "changes": {**known.get("changes", {}), **record.body},
+        "told_us": told,
+        **_final_if(read_step_status(record.body.get("status")) in _ENDED),
+    }
 
 
-def _goal(body: Mapping[str, Any], *, set_at_us: int, at_us: int) -> Document:
+def _goal(
+    body: Mapping[str, Any], *, set_at_us: int, at_us: int, told_us: Mapping[str, int] | None = None
+) -> Document:
     return {
         "set_at_us": set_at_us,
         "at_us": at_us,
         "body": body,
+        **({"told_us": told_us} if told_us else {}),
         **_final_if(read_step_status(body.get("status")) in _ENDED),
     }
 
@@ -189,6 +198,8 @@ def _plan_set(known: Document, record: StateRecord) -> Document:
         # one that has changed does, and its own marks count.
         "steps": known.get("steps", {}) if is_unchanged else {},
         "pointer": known.get("pointer") if is_unchanged else None,
+        "told_us": known.get("told_us", {}) if is_unchanged else {},
+        "changed_us": known.get("changed_us", record.at_us) if is_unchanged else record.at_us,
         "summaries": known.get("summaries", {}),
         **_plan_end(record.body.get("status")),
     }
@@ -205,6 +216,7 @@ def _step_advanced(known: Document, record: StateRecord) -> Document:
         "at_us": record.at_us,
         "steps": {**known.get("steps", {}), step_id: status},
         "pointer": pointer if is_held and status != "active" else step_id,
+        "told_us": {**known.get("told_us", {}), step_id: record.at_us},
         "summaries": {**known.get("summaries", {}), **({step_id: summary} if summary else {})},
         **_plan_end(record.body.get("plan_status")),
     }

@@ -30,21 +30,13 @@ from worker.plans.hand_offs import read_hand_off
 from worker.plans.wire import to_handoff_data
 from worker.state.folding import Document, decisions_in
 from worker.state.records import FUTURE_SLACK_US, EntityKey, EntityKind, instant_of, microseconds
+from worker.state.seen import Entity, seen_from
 
 MAX_FAILING_TESTS: Final = 20
 """The newest; each is pinned, and an old pile of red tests must not push the work itself out. That there are
 more is said."""
 
 MAX_FILES: Final = 200
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Entity:
-    """One thing as a store holds it."""
-
-    kind: EntityKind
-    id: str
-    document: Document
 
 
 def decode_group(data: bytes) -> tuple[Entity, ...]:
@@ -100,6 +92,7 @@ def session_of(thread: Sequence[Entity], project: Sequence[Entity]) -> SessionCo
     priority (`P1` before `P2`, none last), then by age. Decisions of both go by time, the newest last, those
     of the hand-off among them.
     """
+    thread, project = seen_from(thread, project)
     both = [*project, *thread]
     facts = _project_facts(thread, project)
     goal = _goal_of(thread) or _goal_of(project)
@@ -119,7 +112,11 @@ def session_of(thread: Sequence[Entity], project: Sequence[Entity]) -> SessionCo
 
 
 def plan_of(thread: Sequence[Entity], project: Sequence[Entity], plan_id: str | None) -> StoredPlan | None:
-    """The named plan; else the last one set that has not ended, of the thread, else of the project."""
+    """The named plan; else the last one set that has not ended, of the thread, else of the project.
+
+    A plan of the project stands as the thread's events have advanced it, for this thread alone.
+    """
+    thread, project = seen_from(thread, project)
     for entities in (thread, project):
         if not entities:
             continue
@@ -189,6 +186,7 @@ def signals_of(
     if not thread and not project:
         return _NO_SIGNALS
     oldest_us = microseconds(as_of - keep)
+    thread, project = seen_from(thread, project)
     both = [*thread, *project]
     failing = sorted(
         (

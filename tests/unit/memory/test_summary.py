@@ -181,6 +181,17 @@ def test_a_long_thread_in_any_order_and_in_parts_ends_alike() -> None:
     assert state.to_bytes() == expected
 
 
+@pytest.mark.parametrize("share", [0, 1, 7, 250])
+def test_two_states_joined_are_the_state_that_read_all_messages(share: int) -> None:
+    messages = [*staged_thread(400), message(900_000, "We chose SQLite for outcomes.")]
+    order = random.Random(5)
+    order.shuffle(messages)
+    one, other = (advanced(ThreadState(), some) for some in (messages[:share], messages[share:]))
+    one.join(other)
+    assert one.to_bytes() == advanced(ThreadState(), messages).to_bytes()
+    assert one.messages == len(messages)
+
+
 def test_every_message_is_different_and_the_state_stays_small() -> None:
     state = ThreadState()
 
