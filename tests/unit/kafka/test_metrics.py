@@ -31,6 +31,7 @@ MOVED_HERE = {
     "context_naive_times",
     "context_escaped_delimiters",
     "context_ignored_headers",
+    "context_record_age_seconds",
     "context_source_seconds",
     "context_stage_seconds",
 }
@@ -47,6 +48,7 @@ MOVED_BY_OTHER_PARTS = {
     "context_state_cache",  # test_hot_state
     "context_records_in_flight",  # the running application, which reads them off its dispatchers
     "context_records_waiting",
+    "context_records_lag",  # tests/e2e/test_backlog
     "context_partitions_paused",
     "context_uncommitted_span",
     "context_commits",
