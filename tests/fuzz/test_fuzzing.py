@@ -20,7 +20,7 @@ from tests.fuzz.targets import TARGETS
 ROOT: Final = Path(__file__).resolve().parents[2]
 SEEDS: Final = Path(__file__).with_name("corpus")
 RUNS: Final = 400
-"""Inputs to try for each target, beside the seeds: the same ones each time."""
+"""Inputs to try for each target, its seeds among them: the same ones each time, so that no run is luck."""
 
 
 def seeds(target: str) -> list[bytes]:
