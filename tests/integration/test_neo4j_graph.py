@@ -19,10 +19,14 @@ from neo4j import AsyncDriver
 
 from tests.support.bolt_proxy import BoltProxy
 from tests.support.graphs import EMPTY, chain, function_node, large_graph
+from worker.code.indexing import index_files
 from worker.errors import GraphConflict, StoreUnavailable
 from worker.graph.ddl import ddl_name, get_all_ddl
 from worker.graph.diff import diff_contents
 from worker.graph.model import GraphChange, GraphContents, GraphHead, NodeRef
+from worker.graph.store import GraphChanging
+from worker.providers.snapshots import Snapshots
+from worker.providers.threads import SourceThreads
 from worker.stores import neo4j_schema
 from worker.stores.neo4j_graph import Neo4jGraphStore
 from worker.stores.neo4j_link import Neo4jLink
@@ -255,11 +259,16 @@ async def test_of_a_writer_killed_between_transactions_nobody_sees_anything_and_
     if expected_version:
         await _put(store, project, old)
     await kill_in_the_middle(project, expected_version)
-    assert await store.head(project) is None
-    assert await store.load(project) is None
-    assert await store.size_bytes(project) == 0
     root = NodeRef("Function", "old.py::a")
-    assert await store.neighbourhood(project, [root], max_hops=1, max_nodes=9) is None
+    asked = await asyncio.gather(
+        store.head(project),
+        store.load(project),
+        store.neighbourhood(project, [root], max_hops=1, max_nodes=9),
+        return_exceptions=True,
+    )
+    # There was no graph before a first one, so there is none; but of what there was there is nothing else.
+    assert {type(answer) for answer in asked} == {GraphChanging if expected_version else type(None)}
+    assert await store.size_bytes(project) == 0
     with pytest.raises(GraphConflict) as caught:
         await store.apply(project, GraphChange(), snapshot_id="t", expected_version=1)
     assert caught.value.found_version == 0
@@ -274,6 +283,97 @@ async def test_what_a_killed_writer_left_can_be_purged(
     await kill_in_the_middle(project, 0)
     assert await store.purge(project) >= 300
     assert await _query(driver, "MATCH (n {project: $project}) RETURN count(n)", project=project) == [[0]]
+
+
+class CutLink(Neo4jLink):
+    """A connection that is lost after so many more commits; None is for good ones."""
+
+    commits_left: int | None = None
+
+    async def write(self, work: Any, *, timeout_seconds: float) -> Any:
+        if self.commits_left == 0:
+            raise StoreUnavailable("neo4j", "cut")
+        if self.commits_left is not None:
+            self.commits_left -= 1
+        return await super().write(work, timeout_seconds=timeout_seconds)
+
+
+@pytest.fixture
+async def cut_link(neo4j_url: str, neo4j_auth: Auth) -> AsyncGenerator[CutLink]:
+    link = CutLink(neo4j_url, user=neo4j_auth[0], password=neo4j_auth[1])
+    yield link
+    await link.close()
+
+
+async def test_wherever_an_index_is_cut_off_the_next_one_loses_no_file(
+    cut_link: CutLink, store: Neo4jGraphStore, project: str
+) -> None:
+    cut = Neo4jGraphStore(cut_link, timeout_seconds=20.0, transaction_rows=5)
+    files: dict[str, bytes | None] = {f"m{n}.py": f"def f{n}(): pass\n".encode() for n in range(5)}
+    await index_files(cut, project, files)
+    commits, was_changing = 0, 0
+    is_cut = True
+    while is_cut:
+        commits += 1
+        is_cut = False
+        # The second one takes over from the first, and is cut off in the middle of that.
+        for name, left in (("new.py", commits), ("again.py", commits + 2)):
+            cut_link.commits_left = left
+            content = f"def g{commits}(): pass\n".encode()
+            try:
+                await index_files(cut, project, {name: content})
+            except StoreUnavailable:
+                is_cut = True
+        cut_link.commits_left = None
+        try:
+            await store.head(project)
+        except GraphChanging:
+            was_changing += 1
+        files["m0.py"] = f"def f{commits}(): pass\n".encode()
+        report = await index_files(cut, project, {"m0.py": files["m0.py"]})
+        assert report.not_whole == ()
+        loaded = await store.load(project)
+        assert loaded is not None
+        names = {node.id for node in loaded[1].nodes if node.label == "Function"}
+        assert {f"m{n}.py::f{n or commits}" for n in range(5)} <= names
+        assert names <= {f"m{n}.py::f{n or commits}" for n in range(5)} | {
+            f"{name}.py::g{n}" for name in ("new", "again") for n in range(1, commits + 1)
+        }
+    assert was_changing > 5
+
+
+async def test_while_a_large_change_is_under_way_the_graph_before_is_used(
+    cut_link: CutLink, store: Neo4jGraphStore, project: str
+) -> None:
+    held, late = (Snapshots(store, SourceThreads(), max_bytes=10**9) for _ in range(2))
+    cut = Neo4jGraphStore(cut_link, timeout_seconds=20.0, transaction_rows=5)
+    graph = large_graph(90, 0)
+    await _put(cut, project, graph)
+    before = await held.latest(project, roots=())
+    assert before is not None
+    cut_link.commits_left = 2
+    with pytest.raises(StoreUnavailable, match="cut"):
+        await cut.apply(project, _renamed(graph, "new"), snapshot_id="t", expected_version=1)
+    assert await held.latest(project, roots=()) is before
+    with pytest.raises(GraphChanging):
+        await late.latest(project, roots=())
+    await store.purge(project)
+    assert await held.latest(project, roots=()) is None
+
+
+async def test_a_purge_that_was_cut_off_leaves_nothing_for_an_index(cut_link: CutLink, project: str) -> None:
+    store = Neo4jGraphStore(cut_link, timeout_seconds=20.0, transaction_rows=5)
+    await index_files(store, project, {"a.py": b"def f(): pass\n"})
+    cut_link.commits_left = 1
+    with pytest.raises(StoreUnavailable):
+        await store.purge(project)
+    cut_link.commits_left = None
+    assert await store.head(project) is None
+    assert await store.load_facts(project) == {}
+    await index_files(store, project, {"b.py": b"def g(): pass\n"})
+    loaded = await store.load(project)
+    assert loaded is not None
+    assert {node.id for node in loaded[1].nodes if node.label == "File"} == {"b.py"}
 
 
 async def test_a_change_cut_before_its_commit_leaves_the_graph_that_was(

@@ -168,6 +168,11 @@ def decode_catalogue(value: bytes) -> Catalogue | None:
         return None
 
 
+def in_order(facts: Mapping[str, bytes]) -> tuple[tuple[str, bytes], ...]:
+    """Facts in the order in which they are to be stored: once the catalogue is there, so is all it names."""
+    return tuple(sorted(facts.items(), key=lambda fact: (fact[0] == KEY, fact[0])))
+
+
 def _entry_row(entry: Entry) -> list[Any]:
     stamp = entry.stamp
     return [

@@ -33,8 +33,8 @@ from worker.code.patching import Before, patch
 from worker.code.rebuilding import read_whole, rebuild
 from worker.code.skipping import is_usable_name
 from worker.errors import GraphConflict
-from worker.graph.model import GraphHead
-from worker.graph.store import GraphStore
+from worker.graph.model import GraphContents, GraphHead
+from worker.graph.store import GraphChanging, GraphStore
 
 __all__ = [
     "MAX_ATTEMPTS",
@@ -173,7 +173,7 @@ class _Run:
 
     async def _compute(self, collect: Collect) -> _Result:
         with self._watch.phase("load"):
-            head = await self._store.head(self._project_id)
+            head = await self._head()
             before = await self._before(head)
         if before is not None:
             known = Known(files=before.catalogue.files, history_head=before.catalogue.history_head)
@@ -186,6 +186,20 @@ class _Run:
                 )
                 return _Result(head, sources, made, before)
         return await self._compute_whole(collect)
+
+    async def _head(self) -> GraphHead | None:
+        """None also of a graph that another writer is changing, or left half changed."""
+        try:
+            return await self._store.head(self._project_id)
+        except GraphChanging:
+            return None
+
+    async def _load(self) -> tuple[GraphHead, GraphContents] | None:
+        """As of `_head`."""
+        try:
+            return await self._store.load(self._project_id)
+        except GraphChanging:
+            return None
 
     async def _before(self, head: GraphHead | None) -> Before | None:
         """What a patch can start from; None where there is nothing that it could rely on."""
@@ -204,7 +218,7 @@ class _Run:
 
     async def _compute_whole(self, collect: Collect) -> _Result:
         with self._watch.phase("load"):
-            loaded = await self._store.load(self._project_id)
+            loaded = await self._load()
             facts = await self._store.load_facts(self._project_id)
             whole = await asyncio.to_thread(read_whole, loaded, facts, rules=self._options.rules)
         sources = await self._collect(collect, whole.known)

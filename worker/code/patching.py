@@ -23,7 +23,7 @@ from worker.code.assembling import (
     file_traces,
     project_node,
 )
-from worker.code.catalogue import KEY, Catalogue, Entry, encode_catalogue, moved, totals_of
+from worker.code.catalogue import KEY, Catalogue, Entry, encode_catalogue, in_order, moved, totals_of
 from worker.code.collecting import Sources, changed_paths
 from worker.code.history import History, updates
 from worker.code.index_values import IndexOptions
@@ -367,7 +367,7 @@ class _Patch:
         return Made(
             change=replace(
                 diff_contents(old, new),
-                added_facts=tuple(sorted(kept.items())),
+                added_facts=in_order(kept),
                 removed_facts=tuple(sorted(gone - kept.keys())),
             ),
             catalogue=after,

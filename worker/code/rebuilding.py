@@ -15,7 +15,15 @@ from worker.code.assembling import (
     entry_of,
     file_traces,
 )
-from worker.code.catalogue import KEY, Catalogue, Entry, decode_catalogue, encode_catalogue, totals_of
+from worker.code.catalogue import (
+    KEY,
+    Catalogue,
+    Entry,
+    decode_catalogue,
+    encode_catalogue,
+    in_order,
+    totals_of,
+)
 from worker.code.collecting import Known, Sources
 from worker.code.facts_codec import decode_reading, encode_reading
 from worker.code.history import History
@@ -54,33 +62,38 @@ class Whole:
         default_factory=dict[str, tuple[FileReading, bytes]]
     )
     """By path, of the files as the graph has them; by the rules of the index alone."""
+    outdated: Mapping[str, FileReading] = field(default_factory=dict[str, FileReading])
+    """By path, what is kept of files that other rules read, where there is no graph to take it from."""
 
 
 def read_whole(
     loaded: tuple[GraphHead, GraphContents] | None, facts: Mapping[str, bytes], *, rules: str
 ) -> Whole:
-    """What a store holds, as far as it can be read. O(n)."""
+    """What a store holds, as far as it can be read. O(n).
+
+    Facts without a graph are what a change left that was broken off: then their catalogue says which files
+    there are.
+    """
     head, contents = loaded or (None, _EMPTY)
     catalogue = decode_catalogue(facts.get(KEY, b""))
     is_current = catalogue is not None and catalogue.rules == rules
-    found: Mapping[str, Entry] = (
-        catalogue.files if catalogue is not None and is_current else dict[str, Entry]()
-    )
+    listed: Mapping[str, Entry] = catalogue.files if catalogue is not None else dict[str, Entry]()
+    rules_of = catalogue.rules if catalogue is not None and head is None else rules
     files: dict[str, Entry] = {}
     readings: dict[str, tuple[FileReading, bytes]] = {}
-    for node in contents.nodes:
-        if node.label != "File":
-            continue
-        sha256 = node.property("sha256")
-        kept = facts.get(reading_key(node.id, sha256, rules=rules), b"")
+    outdated: dict[str, FileReading] = {}
+    for path, known in (_entries_of(contents) if head is not None else listed).items():
+        kept = facts.get(reading_key(path, known.sha256, rules=rules_of), b"")
         reading = decode_reading(kept)
-        is_read = reading is not None and reading.status != "stale"
+        is_read = reading is not None and reading.status != "stale" and rules_of == rules
         if reading is not None and is_read:
-            readings[node.id] = reading, kept
-        entry = found.get(node.id)
+            readings[path] = reading, kept
+        elif reading is not None and head is None:
+            outdated[path] = reading
+        entry = listed.get(path) if is_current else None
         # A stamp may be believed only where what was read under it is at hand.
-        stamp = entry.stamp if entry is not None and entry.sha256 == sha256 and is_read else None
-        files[node.id] = replace(_entry_of_node(node), stamp=stamp)
+        stamp = entry.stamp if entry is not None and entry.sha256 == known.sha256 and is_read else None
+        files[path] = replace(known, stamp=stamp)
     history = _find_history(facts, catalogue)
     return Whole(
         head=head,
@@ -89,6 +102,7 @@ def read_whole(
         known=Known(files=files, history_head=history.head),
         history=history,
         readings=readings,
+        outdated=outdated,
     )
 
 
@@ -98,6 +112,10 @@ def _find_history(facts: Mapping[str, bytes], catalogue: Catalogue | None) -> Hi
         return find_history(facts, keys[0]) if keys else History()
     except Lost:
         return History()
+
+
+def _entries_of(contents: GraphContents) -> dict[str, Entry]:
+    return {node.id: _entry_of_node(node) for node in contents.nodes if node.label == "File"}
 
 
 def _entry_of_node(node: Node) -> Entry:
@@ -158,7 +176,7 @@ def _read(
         elif source.content is not None:
             jobs.append((path, source.content))
         else:
-            stale = _stale(path, whole.contents)
+            stale = _stale(path, whole)
             found[path] = stale, encode_reading(stale)
     found |= read_files(
         jobs,
@@ -176,21 +194,22 @@ def _read(
     return files, len(jobs)
 
 
-def _stale(path: str, contents: GraphContents) -> FileReading:
-    """What the graph holds of a file that would have to be read again, and whose content is not at hand."""
-    nodes = tuple(node for node in contents.nodes if node.path == path and node.label != "File")
+def _stale(path: str, whole: Whole) -> FileReading:
+    """What is held of a file that would have to be read again, and whose content is not at hand."""
+    held, outdated = whole.contents, whole.outdated.get(path)
+    known = outdated.nodes if outdated is not None else held.nodes
+    nodes = tuple(node for node in known if node.path == path and node.label != "File")
     refs = {node.ref for node in nodes}
-    file = next((node for node in contents.nodes if node.label == "File" and node.id == path), None)
     edges = tuple(
         edge
-        for edge in contents.edges
+        for edge in (outdated.edges if outdated is not None else held.edges)
         if edge.relation == "DEFINES"
         and edge.target in refs
         and (edge.source in refs or (edge.source.label == "File" and edge.source.id == path))
     )
     return FileReading(
         path=path,
-        language=file.language if file else "",
+        language=whole.known.files[path].language,
         status="stale",
         reason="read by other rules; its content was not sent again",
         nodes=nodes,
@@ -249,10 +268,12 @@ def _made(whole: Whole, sources: Sources, parts: _Parts, contents: GraphContents
     )
     facts[KEY] = encode_catalogue(catalogue)
     change = diff_contents(whole.contents, contents)
-    added_facts = [(key, facts[key]) for key in sorted(facts) if whole.facts.get(key) != facts[key]]
+    # Beside a change that was broken off another writer may be at work, that removes what it does not know.
+    kept = whole.facts if whole.head is not None else dict[str, bytes]()
+    added_facts = {key: fact for key, fact in facts.items() if kept.get(key) != fact}
     removed_facts = sorted(whole.facts.keys() - facts.keys())
     return Made(
-        change=replace(change, added_facts=tuple(added_facts), removed_facts=tuple(removed_facts)),
+        change=replace(change, added_facts=in_order(added_facts), removed_facts=tuple(removed_facts)),
         catalogue=catalogue,
         outlines=outlines,
         history=parts.history,

@@ -1,8 +1,8 @@
 """The graphs of projects, kept in memory while they are asked for.
 
 A snapshot is loaded once a version, whoever asks, and loading goes on when those who waited have given up.
-While a newer version is being loaded, those who did not ask for it get the one before after a moment: late is
-worse than a version old, and which one it was stands in the result.
+While a newer version is being written or loaded, those who did not ask for it get the one before after a
+moment: late is worse than a version old, and which one it was stands in the result.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import structlog
 from worker.errors import Unavailable
 from worker.graph.model import GraphContents, GraphHead, NodeRef
 from worker.graph.snapshot import Snapshot, build_snapshot
-from worker.graph.store import GraphStore
+from worker.graph.store import GraphChanging, GraphStore
 from worker.providers.threads import SourceThreads
 
 log = structlog.get_logger()
@@ -60,8 +60,26 @@ class Snapshots:
         """The project's graph, or what lies around `roots` and `names` where the whole is too large to hold.
 
         None where the project was never indexed. Waits until the store has `at_least_version`, and for the
-        first load, for as long as the caller does. Raises StoreUnavailable.
+        first load, for as long as the caller does. Raises StoreUnavailable, also where a graph is being
+        changed and the one before is not at hand.
         """
+        try:
+            return await self._latest(project_id, roots, names, at_least_version)
+        except GraphChanging:
+            held = self._held_since(project_id, at_least_version)
+            if held is None:
+                raise
+            self._held.move_to_end(project_id)
+            return held
+
+    def _held_since(self, project_id: str, version: int) -> Snapshot | None:
+        """What is held, unless it is older than that."""
+        held = self._held.get(project_id)
+        return held if held is not None and held.head.graph_version >= version else None
+
+    async def _latest(
+        self, project_id: str, roots: Sequence[NodeRef], names: Sequence[str], at_least_version: int
+    ) -> Snapshot | None:
         head = await self._head(project_id, at_least_version)
         if head is None:
             self.forget(project_id)  # it was purged, maybe by another process
@@ -123,9 +141,15 @@ class Snapshots:
 
     async def _head(self, project_id: str, at_least_version: int) -> GraphHead | None:
         while True:
-            head = await self._ask_head(project_id)
-            if at_least_version <= (head.graph_version if head else 0):
-                return head
+            try:
+                head = await self._ask_head(project_id)
+            except GraphChanging:
+                # The change under way may be the one that is waited for.
+                if not at_least_version or self._held_since(project_id, at_least_version):
+                    raise
+            else:
+                if at_least_version <= (head.graph_version if head else 0):
+                    return head
             await asyncio.sleep(POLL_SECONDS)
 
     async def _ask_head(self, project_id: str) -> GraphHead | None:

@@ -12,9 +12,11 @@ at last while holding the lock. A writer takes that lock as the last thing befor
 
 **Why large changes hide the graph.** A transaction lives in the server's memory: 512 MB of heap end below
 50,000 functions. A change of more than `transaction_rows` therefore first marks the head as `changing`, and
-from then until the last of its transactions the project has no graph for anybody. A writer that dies
-meanwhile leaves it so; the next one starts from version 0 and clears up before. Of two such writers the later
-one takes over, and the earlier one meets GraphConflict at its next step.
+from then until the last of its transactions whoever asks for the graph meets GraphChanging. A writer that
+dies meanwhile leaves it so; the next one starts from version 0 and clears up before, all but the facts: what
+they tell of files that nobody sends again is told nowhere else. Of two such writers the later one takes over,
+and the earlier one meets GraphConflict at its next step. A head that is `changing` without a version has no
+graph behind it: it is the project's first, or is being purged.
 """
 
 from __future__ import annotations
@@ -28,7 +30,8 @@ from typing import Final, TypeVar
 from worker.errors import GraphConflict
 from worker.graph.diff import check_change, missing_end, outside_ends
 from worker.graph.model import GraphChange, GraphContents, GraphHead, NodeRef
-from worker.stores.neo4j_link import Neo4jLink, Transaction, rows
+from worker.graph.store import GraphChanging
+from worker.stores.neo4j_link import STORE, Neo4jLink, Transaction, rows
 from worker.stores.neo4j_reads import read_contents, read_facts, read_neighbourhood, read_some_facts
 from worker.stores.neo4j_schema import apply_ddl
 from worker.stores.neo4j_writes import (
@@ -67,6 +70,7 @@ _MARK: Final = """
     MATCH (h:GraphHead {project: $project})
     SET h.changing = $change_id
 """
+_MARK_PURGED: Final = f"{_MARK} REMOVE h.graph_version, h.snapshot_id"
 _FINISH: Final = """
     MATCH (h:GraphHead {project: $project})
     SET h.graph_version = $graph_version, h.snapshot_id = $snapshot_id, h.change_id = $change_id,
@@ -104,9 +108,16 @@ class _Head:
     change_id: str | None
 
     @property
+    def is_broken_off(self) -> bool:
+        """Whether a large change of a graph is under way, or was left by its writer."""
+        return self.changing is not None and self.graph_version is not None
+
+    @property
     def public(self) -> GraphHead | None:
-        """What readers may know: nothing, while a large change is under way."""
-        if self.graph_version is None or self.snapshot_id is None or self.changing is not None:
+        """What readers may know. Raises GraphChanging while a large change is under way."""
+        if self.is_broken_off:
+            raise GraphChanging(STORE, "the project's graph is being changed")
+        if self.graph_version is None or self.snapshot_id is None:
             return None
         return GraphHead(graph_version=self.graph_version, snapshot_id=self.snapshot_id)
 
@@ -185,7 +196,7 @@ class Neo4jGraphStore:
         return await self._link.read(work, timeout_seconds=self._timeout_seconds)
 
     async def head(self, project_id: str) -> GraphHead | None:
-        """Which graph is held; None without one, or while a large change is under way."""
+        """Which graph is held; None without one. Raises GraphChanging and StoreUnavailable."""
 
         async def work(transaction: Transaction) -> GraphHead | None:
             held = await _read_head(transaction, project_id, _HEAD)
@@ -194,7 +205,7 @@ class Neo4jGraphStore:
         return await self._link.read(work, timeout_seconds=self._timeout_seconds)
 
     async def load(self, project_id: str) -> tuple[GraphHead, GraphContents] | None:
-        """The whole graph and its head, of one moment. Raises StoreUnavailable."""
+        """The whole graph and its head, of one moment. Raises GraphChanging and StoreUnavailable."""
         return await self._read_whole(
             project_id,
             lambda transaction: read_contents(transaction, project_id),
@@ -229,15 +240,20 @@ class Neo4jGraphStore:
         )
 
     async def load_facts(self, project_id: str, keys: Collection[str] | None = None) -> Mapping[str, bytes]:
-        """What was kept beside the graph: all, or what is there under `keys`. Raises StoreUnavailable."""
-        return await self._link.read(
-            lambda transaction: (
-                read_facts(transaction, project_id)
-                if keys is None
-                else read_some_facts(transaction, project_id, keys)
-            ),
-            timeout_seconds=self._bulk_timeout_seconds,
-        )
+        """What was kept beside the graph: all, or what is there under `keys`. Raises StoreUnavailable.
+
+        Also of one that is being changed, but nothing of a first one or of what a purge has not reached yet.
+        """
+
+        async def work(transaction: Transaction) -> Mapping[str, bytes]:
+            held = await _read_head(transaction, project_id, _HEAD)
+            if held is None or held.graph_version is None:
+                return {}
+            if keys is None:
+                return await read_facts(transaction, project_id)
+            return await read_some_facts(transaction, project_id, keys)
+
+        return await self._link.read(work, timeout_seconds=self._bulk_timeout_seconds)
 
     async def apply(
         self, project_id: str, change: GraphChange, *, snapshot_id: str, expected_version: int
@@ -246,7 +262,7 @@ class Neo4jGraphStore:
 
         Raises GraphConflict where the head is no longer `expected_version`, ValueError for a change that
         the canon refuses or an edge without its nodes; nothing is changed then. Raises StoreUnavailable; a
-        change of several transactions that ends so leaves the project without a graph.
+        change of several transactions that ends so leaves the project with its facts and without a graph.
         """
         check_change(change)
         application = _Application(
@@ -273,7 +289,7 @@ class Neo4jGraphStore:
             bound = {"project": project_id, "change_id": change_id}
             if await _read_head(transaction, project_id, _LOCK) is None:
                 return False
-            await rows(transaction, _MARK, bound)
+            await rows(transaction, _MARK_PURGED, bound)
             return True
 
         if not await self._write(begin):
@@ -375,22 +391,29 @@ class Neo4jGraphStore:
     async def _apply_in_steps(self, application: _Application) -> None:
         """Several transactions, between which nobody sees a graph."""
         project_id, change = application.project_id, application.change
+        takes_over = False
 
         async def begin(transaction: Transaction) -> Ends:
+            nonlocal takes_over
             held = await _read_head(transaction, project_id, _CLAIM)
             if held is None or held.changing != application.change_id:
                 application.is_done(held)
+                takes_over = held is not None and held.is_broken_off
             ends = await application.find_outside(transaction)
             bound = {"project": project_id, "change_id": application.change_id}
             await rows(transaction, _MARK, bound)
             return ends
 
         ends = await self._write(begin)
-        if not application.expected_version and await self._forget(project_id, application.change_id) is None:
-            raise application.conflict(None)
+        if not application.expected_version:
+            statements = (_FORGET_NODES,) if takes_over else (_FORGET_NODES, _FORGET_FACTS)
+            if await self._forget(project_id, application.change_id, statements) is None:
+                raise application.conflict(None)
         grown_bytes = 0
         for part in _parts(change, self._transaction_rows):
-            grown_bytes += await self._step(application, part, ends)
+            # The first change of a project begins with nothing, and the claim keeps all others off.
+            is_fresh = application.is_hurried and not (takes_over and part.added_facts)
+            grown_bytes += await self._step(application, part, ends, is_fresh=is_fresh)
 
         async def end(transaction: Transaction) -> None:
             held = await _read_head(transaction, project_id, _LOCK)
@@ -401,10 +424,7 @@ class Neo4jGraphStore:
 
         await self._write(end)
 
-    async def _step(self, application: _Application, part: GraphChange, ends: Ends) -> int:
-        # The first change of a project begins with nothing, and the claim keeps all others off.
-        is_fresh = application.is_hurried
-
+    async def _step(self, application: _Application, part: GraphChange, ends: Ends, *, is_fresh: bool) -> int:
         async def work(transaction: Transaction) -> int:
             nonlocal is_fresh
             held = await _read_head(transaction, application.project_id, _LOCK)
@@ -415,10 +435,12 @@ class Neo4jGraphStore:
 
         return await self._write(work)
 
-    async def _forget(self, project_id: str, change_id: str) -> int | None:
+    async def _forget(
+        self, project_id: str, change_id: str, statements: Sequence[str] = (_FORGET_NODES, _FORGET_FACTS)
+    ) -> int | None:
         """Remove everything but the head; how many nodes, or None where another change took over."""
         removed = 0
-        for statement, is_node in ((_FORGET_NODES, True), (_FORGET_FACTS, False)):
+        for statement in statements:
             count = _DELETE_ROWS
             while count == _DELETE_ROWS:
 
@@ -433,13 +455,14 @@ class Neo4jGraphStore:
                 count = await self._write(work)
                 if count is None:
                     return None
-                removed += count if is_node else 0
+                removed += count if statement == _FORGET_NODES else 0
         return removed
 
 
 def _version(held: _Head | None) -> int:
-    head = held.public if held is not None else None
-    return head.graph_version if head is not None else 0
+    if held is None or held.changing is not None:
+        return 0
+    return held.graph_version or 0
 
 
 async def _read_head(transaction: Transaction, project_id: str, statement: str) -> _Head | None:
@@ -479,12 +502,17 @@ def _count(change: GraphChange) -> int:
 
 
 def _parts(change: GraphChange, size: int) -> list[GraphChange]:
-    """The change in parts that can follow each other, none larger than `size`."""
+    """The change in parts that can follow each other, none larger than `size`.
+
+    Facts are removed last: as long as what replaces them is not there, whoever takes over needs them.
+    """
+    kept = {key for key, _ in change.added_facts}
+    removed_facts = [key for key in change.removed_facts if key not in kept]
     return [
         *(GraphChange(removed=tuple(batch)) for batch in batches(change.removed, size)),
         *(GraphChange(removed_edges=tuple(batch)) for batch in batches(change.removed_edges, size)),
         *(GraphChange(upserted=tuple(batch)) for batch in batches(change.upserted, size)),
         *(GraphChange(added_edges=tuple(batch)) for batch in batches(change.added_edges, 10 * size)),
-        *(GraphChange(removed_facts=tuple(batch)) for batch in batches(change.removed_facts, size)),
         *(GraphChange(added_facts=tuple(batch)) for batch in batches(change.added_facts, size)),
+        *(GraphChange(removed_facts=tuple(batch)) for batch in batches(removed_facts, size)),
     ]

@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.support.memory_graph import MemoryGraphStore
+from worker.code.catalogue import KEY
 from worker.code.indexing import (
     MAX_ATTEMPTS,
     IndexCache,
@@ -28,6 +29,7 @@ from worker.code.reading import FileReaders, FileReading, read_python
 from worker.code.steps import Additions, CodeOutline, ProjectStep
 from worker.errors import GraphConflict, Unavailable
 from worker.graph.model import Edge, GraphChange, GraphContents, GraphHead, Node, NodeRef
+from worker.graph.store import GraphChanging
 from worker.stores.sqlite_graph import SqliteGraphStore
 
 PLAIN = IndexOptions(with_history=False)
@@ -627,6 +629,97 @@ async def test_files_that_other_rules_read_stay_as_they_were_until_they_are_sent
     full = MemoryGraphStore()
     await index_files(full, "p", files | {"c.py": b"def g(): pass\n"}, options=other)
     assert await contents_of(store) == await contents_of(full)
+
+
+class BrokenOffStore(MemoryGraphStore):
+    """A store in which a large change can be left half written: of the graph only the facts are there."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_broken_off = False
+        self.added: list[list[str]] = []
+
+    async def head(self, project_id: str) -> GraphHead | None:
+        if self.is_broken_off:
+            raise GraphChanging("memory")
+        return await super().head(project_id)
+
+    async def load(self, project_id: str) -> tuple[GraphHead, GraphContents] | None:
+        await self.head(project_id)
+        return await super().load(project_id)
+
+    async def apply(
+        self, project_id: str, change: GraphChange, *, snapshot_id: str, expected_version: int
+    ) -> GraphHead:
+        self.added.append([key for key, _ in change.added_facts])
+        if self.is_broken_off:
+            self.is_broken_off = False
+            facts = self.facts[project_id]
+            await self.purge(project_id)
+            self.facts[project_id] = facts
+        return await super().apply(
+            project_id, change, snapshot_id=snapshot_id, expected_version=expected_version
+        )
+
+
+async def indexed(files: Mapping[str, bytes | None], options: IndexOptions = PLAIN) -> GraphContents:
+    """The graph of these files, made at once."""
+    store = MemoryGraphStore()
+    await index_files(store, "p", files, options=options)
+    return await contents_of(store)
+
+
+async def test_a_change_that_was_broken_off_costs_no_file_that_nobody_sends_again() -> None:
+    store = BrokenOffStore()
+    files: dict[str, bytes | None] = {f"m{n}.py": f"def f{n}(): pass\n".encode() for n in range(4)}
+    files["m4.py"] = b"from m0 import f0\nf0()\n"
+    for path, content in files.items():
+        await index_files(store, "p", {path: content}, options=PLAIN)
+    for change in ({"m5.py": b"def g(): pass\n"}, {"m0.py": b"def f0(): return 1\n"}, {"m3.py": None}):
+        store.is_broken_off = True
+        files |= change
+        report = await index_files(store, "p", change, options=PLAIN)
+        assert report.files_read == len([content for content in change.values() if content is not None])
+        assert await contents_of(store) == await indexed(files)
+    # And what was found again is kept for the next one.
+    await index_files(store, "p", {"m1.py": None}, options=PLAIN)
+    del files["m1.py"]
+    assert await contents_of(store) == await indexed(files)
+
+
+async def test_what_other_rules_read_outlives_changes_that_were_broken_off() -> None:
+    store = BrokenOffStore()
+    files: dict[str, bytes | None] = {"a.py": b"def f(): pass\n", "b.py": b"from a import f\nf()\n"}
+    await index_files(store, "p", files, options=PLAIN)
+    other = IndexOptions(with_history=False, readers=FileReaders(first=(read_python,), also=(read_all_text,)))
+    for path in ("c.py", "d.py"):
+        store.is_broken_off = True
+        files[path] = b"def g(): pass\n"
+        await index_files(store, "p", {path: files[path]}, options=other)
+        contents = await contents_of(store)
+        assert node(contents, "Function", "a.py::f")
+        assert node(contents, "File", "a.py").property("status") == "stale"
+    await index_files(store, "p", files, options=other)
+    assert await contents_of(store) == await indexed(files, other)
+
+
+async def test_a_tree_whose_change_was_broken_off_is_read_as_far_as_it_must_be(tmp_path: Path) -> None:
+    write(tmp_path, {"a.py": "def f(): pass\n", "b.py": "import a\na.f()\n"})
+    store = BrokenOffStore()
+    other = IndexOptions(with_history=False, readers=FileReaders(first=(read_python,), also=(read_all_text,)))
+    for options, files_read in ((PLAIN, 2), (PLAIN, 0), (other, 2)):
+        report = await index_project(store, "p", tmp_path, options=options)
+        assert report.files_read == files_read
+        assert report.not_whole == ()
+        store.is_broken_off = True
+
+
+async def test_the_catalogue_is_stored_after_all_that_it_names() -> None:
+    store = BrokenOffStore()
+    for content in (b"def f(): pass\n", b"def g(): pass\n"):
+        await index_files(store, "p", {"a.py": content}, options=PLAIN)
+    assert [keys[-1] for keys in store.added] == [KEY, KEY]
+    assert min(map(len, store.added)) > 2
 
 
 async def test_an_indexer_that_is_killed_leaves_the_old_graph(tmp_path: Path) -> None:

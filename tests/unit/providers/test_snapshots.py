@@ -12,6 +12,7 @@ import pytest_asyncio
 from worker.errors import StoreUnavailable
 from worker.graph.links import names_in
 from worker.graph.model import GraphChange, GraphContents, GraphHead, Node, NodeRef
+from worker.graph.store import GraphChanging
 from worker.providers.snapshots import Snapshots
 from worker.providers.threads import SourceThreads
 from worker.stores.sqlite_graph import SqliteGraphStore
@@ -34,9 +35,11 @@ class WatchedStore(SqliteGraphStore):
         self.open = asyncio.Event()
         self.open.set()
         self.is_away = False
+        self.is_changing = False
         self.may_size = asyncio.Event()
         self.may_size.set()
         self.sizing = asyncio.Event()
+        self.asked_while_changing = asyncio.Event()
 
     async def size_bytes(self, project_id: str) -> int:
         self.sizing.set()
@@ -46,6 +49,9 @@ class WatchedStore(SqliteGraphStore):
     async def head(self, project_id: str) -> GraphHead | None:
         if self.is_away:
             raise StoreUnavailable("sqlite", "away")
+        if self.is_changing:
+            self.asked_while_changing.set()
+            raise GraphChanging("sqlite")
         return await super().head(project_id)
 
     async def load(self, project_id: str) -> tuple[GraphHead, GraphContents] | None:
@@ -223,6 +229,28 @@ async def test_a_start_loads_what_the_store_holds_as_far_as_there_is_room(store:
     assert store.loads == 0
     store.is_away = True
     await snapshots.preload_stored()  # what cannot be loaded now is no reason not to start
+
+
+async def test_while_a_graph_is_being_changed_the_one_before_is_given(store: WatchedStore) -> None:
+    await store.write("shop", 1)
+    snapshots = snapshots_of(store)
+    store.is_changing = True
+    with pytest.raises(StoreUnavailable):
+        await snapshots.latest("shop", roots=())
+    store.is_changing = False
+    before = await snapshots.latest("shop", roots=())
+    await store.write("shop", 2)
+    store.is_changing = True
+    for version in (0, 1):
+        assert await snapshots.latest("shop", roots=(), at_least_version=version) is before
+    store.asked_while_changing.clear()
+    asked = asyncio.create_task(snapshots.latest("shop", roots=(), at_least_version=2))
+    await store.asked_while_changing.wait()
+    assert not asked.done()
+    store.is_changing = False
+    found = await asked
+    assert found is not None
+    assert found.head.graph_version == 2
 
 
 async def test_purged_projects_are_let_go(store: WatchedStore) -> None:
