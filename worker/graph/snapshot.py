@@ -109,9 +109,9 @@ class Documents:
     """Whether it stands in a file that serves tests."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class Snapshot:
-    """A graph to select from."""
+    """A graph to select from. Equal to itself alone, so that what is worked out of it can go with it."""
 
     head: GraphHead
     nodes: tuple[Node, ...]

@@ -8,12 +8,12 @@ cache that is away is read around.
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
 from typing import Final
+from weakref import WeakKeyDictionary
 
 import structlog
 
@@ -59,9 +59,6 @@ _WAIT_SHARE: Final = 0.8
 LAYER_FRAME_TOKENS: Final = 48
 """About what marks and heading around a layer take, so that a pack that fills the layer is not cut."""
 
-_SIZES_KEPT: Final = 8
-"""Each keeps its snapshot alive, so an old version lives on in here for a while."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answered:
@@ -104,7 +101,7 @@ class GraphReader:
         self._threads = threads
         self._telemetry = telemetry
         self._answering: dict[str, asyncio.Task[Answered]] = {}
-        self._sizes: OrderedDict[tuple[int, TokenCounter], tuple[Snapshot, TextSizes]] = OrderedDict()
+        self._sizes: WeakKeyDictionary[Snapshot, dict[TokenCounter, TextSizes]] = WeakKeyDictionary()
 
     async def answer(
         self,
@@ -278,12 +275,8 @@ class GraphReader:
         """
         if snapshot.is_part:
             return TextSizes(counter)
-        key = (id(snapshot), counter)
-        kept = self._sizes.pop(key, None) or (snapshot, TextSizes(counter))
-        self._sizes[key] = kept
-        while len(self._sizes) > _SIZES_KEPT:
-            self._sizes.popitem(last=False)
-        return kept[1]
+        kept = self._sizes.setdefault(snapshot, {})
+        return kept.setdefault(counter, TextSizes(counter))
 
 
 def _masked(text: str) -> str:

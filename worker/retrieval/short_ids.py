@@ -11,6 +11,7 @@ import re
 from collections import OrderedDict
 from dataclasses import dataclass
 from typing import Any, Final, cast
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,7 +34,7 @@ _LEAST_EQUAL: Final = 4
 """Of six digits: two that changed places, or two slips."""
 _COMPARED: Final = 40
 _INDEXES_KEPT: Final = 8
-"""Each keeps its snapshot alive, so an old version lives on in here for a while."""
+"""Of one snapshot, for as long as that is held."""
 
 
 def short_in(text: str) -> str | None:
@@ -46,7 +47,6 @@ def short_in(text: str) -> str | None:
 class _Index:
     """The nodes of one kind by the digits that their short ids are cut from, ascending."""
 
-    snapshot: Snapshot
     digits: NDArray[np.int64]
     numbers: NDArray[np.int64]
 
@@ -57,7 +57,9 @@ class ShortIds:
     def __init__(self, outcomes: Outcomes) -> None:
         """Ask there what a bundle showed."""
         self._outcomes = outcomes
-        self._indexes: OrderedDict[tuple[int, Scope, str], _Index] = OrderedDict()
+        self._indexes: WeakKeyDictionary[Snapshot, OrderedDict[tuple[Scope, str], _Index]] = (
+            WeakKeyDictionary()
+        )
 
     async def shown(self, scope: Scope, request_id: str, short: str) -> str | None:
         """The own id of what the newest bundle of that request shows under `short`.
@@ -97,14 +99,15 @@ class ShortIds:
                 f"{short} means {len(ids)} things here; name one by its own id, or the request it is from",
                 near=tuple(ids[:MAX_NEAR]),
             )
-        raise ToolFailed("not_found", f"nothing has the id {short} in this thread", near=_near(index, short))
+        near = _near(index, snapshot, short)
+        raise ToolFailed("not_found", f"nothing has the id {short} in this thread", near=near)
 
     def _index(self, snapshot: Snapshot, scope: Scope, letter: str) -> _Index:
-        key = (id(snapshot), scope, letter)
-        index = self._indexes.pop(key, None) or _index(snapshot, scope, letter)
-        self._indexes[key] = index
-        while len(self._indexes) > _INDEXES_KEPT:
-            self._indexes.popitem(last=False)
+        indexes, key = self._indexes.setdefault(snapshot, OrderedDict()), (scope, letter)
+        index = indexes.pop(key, None) or _index(snapshot, scope, letter)
+        indexes[key] = index
+        while len(indexes) > _INDEXES_KEPT:
+            indexes.popitem(last=False)
         return index
 
 
@@ -113,7 +116,7 @@ def _index(snapshot: Snapshot, scope: Scope, letter: str) -> _Index:
     numbers = [n for n, node in enumerate(snapshot.nodes) if kind_of_label(node.label) == kind]
     digits = np.array([int(digits_of(scope, kind, snapshot.nodes[n].id)) for n in numbers], dtype=np.int64)
     order = np.argsort(digits, kind="stable")
-    return _Index(snapshot=snapshot, digits=digits[order], numbers=np.array(numbers, dtype=np.int64)[order])
+    return _Index(digits=digits[order], numbers=np.array(numbers, dtype=np.int64)[order])
 
 
 def _own_id(bundle: bytes, thread_id: str | None, short: str) -> str | None:
@@ -125,7 +128,7 @@ def _own_id(bundle: bytes, thread_id: str | None, short: str) -> str | None:
     return next((item["id"] for item in citations.get("items", ()) if item["short"] == short), None)
 
 
-def _near(index: _Index, short: str) -> tuple[str, ...]:
+def _near(index: _Index, snapshot: Snapshot, short: str) -> tuple[str, ...]:
     """Own ids of nodes whose short ids are written much alike, the most alike first."""
     shown = index.digits // 10 ** (MOST_DIGITS - SHORT_DIGITS)
     wanted = int(short[2 : 2 + SHORT_DIGITS])
@@ -136,6 +139,6 @@ def _near(index: _Index, short: str) -> tuple[str, ...]:
     best: list[int] = places[np.argsort(-equal[places], kind="stable")][:_COMPARED].tolist()
     own: dict[str, str] = {}
     for place in best:
-        node = index.snapshot.nodes[int(index.numbers[place])]
+        node = snapshot.nodes[int(index.numbers[place])]
         own[f"{short[0]}:{int(shown[place]):0{SHORT_DIGITS}d}"] = node.id
     return tuple(own[near] for near in most_alike(own, short))

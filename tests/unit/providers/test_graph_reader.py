@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import AsyncGenerator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from weakref import ref
 
 import pytest
 import pytest_asyncio
@@ -20,6 +22,7 @@ from worker.graph.answers import PART_LINE
 from worker.graph.model import NodeRef
 from worker.graph.question import GraphPolicy
 from worker.graph.relevance import Refinement, RelevanceFacts
+from worker.graph.snapshot import Snapshot
 from worker.ports import LayerBudget, LayerContribution, RequestFrame, Subject, TokenCounter
 from worker.providers.contribution import layer_text
 from worker.providers.graph import GraphProvider
@@ -29,8 +32,11 @@ from worker.providers.snapshots import Snapshots
 from worker.providers.states import ThreadStates
 from worker.providers.task import TaskProvider
 from worker.providers.threads import SourceThreads
+from worker.retrieval.found import ToolFailed
+from worker.retrieval.short_ids import ShortIds
 from worker.state.store import Heads
 from worker.stores.memory_packs import MemoryPackCache
+from worker.stores.sqlite import SqliteOutcomeStore
 from worker.stores.sqlite_graph import SqliteGraphStore
 from worker.stores.sqlite_state import SqliteStateStore
 from worker.telemetry import Telemetry
@@ -414,6 +420,30 @@ async def test_of_a_graph_too_large_to_hold_no_question_changes_the_answer_to_an
     assert (whole.asked("hit"), whole.asked("miss")) == (0, 1)
     for graph in (fresh, used, whole):
         await graph.close()
+
+
+async def test_what_the_bound_lets_go_is_kept_alive_by_nobody(tmp_path: Path) -> None:
+    probe = Graph(tmp_path / "graph.db")
+    scopes = [replace(SCOPE, project_id=name) for name in ("first", "second")]
+    for scope in scopes:
+        await index_files(probe.store, scope.project_id, FILES, options=PLAIN)
+    size = await probe.snapshots.latest("first", roots=())
+    assert size is not None
+    graph = Graph(tmp_path / "graph.db", max_bytes=int(1.5 * size.size_bytes))
+    short_ids = ShortIds(SqliteOutcomeStore(tmp_path / "o.db", keep_seconds=60, forget_seconds=60))
+    held: list[ref[Snapshot]] = []
+    for scope in scopes:
+        await GraphProvider(graph.reader).provide(frame(**ASKED), scope, BUDGETS)
+        snapshot = await graph.snapshots.latest(scope.project_id, roots=())
+        assert snapshot is not None
+        with pytest.raises(ToolFailed):
+            short_ids.in_graph(snapshot, scope, "f:000000")
+        held.append(ref(snapshot))
+        del snapshot
+    gc.collect()
+    assert [one() is None for one in held] == [True, False]
+    for one in (probe, graph):
+        await one.close()
 
 
 async def test_a_review_without_words_of_its_own_that_the_graph_keeps_waiting_has_timed_out(
