@@ -85,7 +85,6 @@ class NameResolver:
         self._imports: defaultdict[tuple[str, str], list[Import]] = defaultdict(list)
         self._known: dict[tuple[str, str], Function | Class | None] = {}
         self._bases: dict[str, tuple[tuple[Class, ...], bool]] = {}
-        self._bases: dict[str, tuple[tuple[Class, ...], bool]] = {}
         self._orders: dict[str, tuple[tuple[Class, ...], bool]] = {}
         self._members: dict[tuple[str, str], _Target | None] = {}
         for module in self._modules.values():
