@@ -67,6 +67,10 @@ _CHOICE: Final = 2
 """Where layers compete, each source may come with this many times what its layer may spend: it may get more,
 and else there would be nothing to choose between."""
 
+_PARENT_SHARE: Final = 0.5
+"""Of the time that is left, what reading a parent may take: the rest of the default deadline still gives each
+source its whole timeout."""
+
 _WIDE_BYTE_WEIGHT: Final = 4
 """A character weighs 1, and this for each byte beyond its first: Han and emoji have a token or more each,
 and stand in long pieces without a space, so a tokenizer takes ten times as long for them."""
@@ -167,6 +171,10 @@ class Assembler:
         asked: frozenset[PartName] = frozenset(),
     ) -> Assembled:
         started = perf_counter()
+
+        def left_seconds() -> float:
+            return request.deadline_ms / 1_000 - (perf_counter() - started)
+
         await self._failpoints.reach("assemble", request.user_message)
         scope = Scope(project_id=request.project_id, thread_id=request.thread_id)
         with self._telemetry.steps(SPAN_ANALYSE, SPAN_PLAN) as next_step:
@@ -177,17 +185,25 @@ class Assembler:
         analysed = perf_counter()
 
         with self._telemetry.step(SPAN_GATHER):
-            deadline_seconds = request.deadline_ms / 1_000 - (perf_counter() - started)
+            standing = frozenset(kept.contributions) - asked
+            may_take = left_seconds() * _PARENT_SHARE
+            parent = await self._parent(request, scope, standing, wait_seconds=may_take)
+            parent_read = perf_counter()
             contributions = await self._contributions(
-                frame, scope, plan, kept=kept.contributions, asked=asked, deadline_seconds=deadline_seconds
+                frame,
+                scope,
+                plan,
+                parent,
+                kept=kept.contributions,
+                standing=standing,
+                deadline_seconds=left_seconds(),
             )
         gathered = perf_counter()
 
         with self._telemetry.steps(SPAN_FUSE, SPAN_FINISH, SPAN_SEAL) as next_step:
             weight = own_weight + sum(map(_contribution_weight, contributions.values()))
             admitted = await _off_loop(weight, _admit, contributions, kept, is_masking=plan.is_masking)
-            left_seconds = request.deadline_ms / 1_000 - (perf_counter() - started)
-            proposals = await self._propose(frame, plan, admitted.contributions, wait_seconds=left_seconds)
+            proposals = await self._propose(frame, plan, admitted.contributions, wait_seconds=left_seconds())
             meaning = request.meaning() if meaning is None else meaning
             line = await _off_loop(len(meaning) * _JSON_WEIGHT, request_line, request, meaning)
             fusing = Fusing(
@@ -201,18 +217,21 @@ class Assembler:
             sealed = await _off_loop(weight, fuse_and_seal, fusing, next_step=next_step)
         fused = perf_counter()
 
+        timings_ms = {
+            "analyse": _milliseconds(started, analysed),
+            "gather": _milliseconds(parent_read, gathered),
+            "fuse": _milliseconds(gathered, fused),
+            "total": _milliseconds(started, fused),
+        }
+        if request.parent is not None:
+            timings_ms["parent"] = _milliseconds(analysed, parent_read)
         usage = usage_event(
             frame,
             plan,
             sealed,
             generation=generation,
             timestamp=self._now(),
-            timings_ms={
-                "analyse": _milliseconds(started, analysed),
-                "gather": _milliseconds(analysed, gathered),
-                "fuse": _milliseconds(gathered, fused),
-                "total": _milliseconds(started, fused),
-            },
+            timings_ms=timings_ms,
             notes=notes or DecodeNotes(),
         )
         if self._is_logged:
@@ -238,42 +257,47 @@ class Assembler:
             plan.plugins, frame, contributions, budget_tokens=plan.content_tokens, wait_seconds=wait_seconds
         )
 
-    async def _parent(self, request: AssemblyRequest, scope: Scope) -> Sequence[Placed]:
-        """What the request's parent showed; nothing where it has none. Raises NotSupported."""
-        if request.parent is None:
+    async def _parent(
+        self, request: AssemblyRequest, scope: Scope, standing: frozenset[PartName], *, wait_seconds: float
+    ) -> Sequence[Placed]:
+        """What the request's parent showed beside the layers that stand; nothing where it has none.
+
+        Where no source is asked, the parent is not either. Raises NotSupported, also where it takes longer.
+        """
+        if request.parent is None or all(one.layer in standing for one in self._providers):
             return ()
         if self._parents is None:
             raise NotSupported("parent", reason="whoever assembles here keeps no bundles")
-        return await self._parents.read(scope, request.parent.request_id)
+        placed = await self._parents.read(scope, request.parent.request_id, wait_seconds=wait_seconds)
+        return [one for one in placed if one.fragment.layer not in standing]
 
     async def _contributions(
         self,
         frame: RequestFrame,
         scope: Scope,
         plan: Plan,
+        parent: Sequence[Placed],
         *,
         kept: Mapping[PartName, LayerContribution],
-        asked: frozenset[PartName],
+        standing: frozenset[PartName],
         deadline_seconds: float,
     ) -> dict[PartName, LayerContribution]:
-        """What was kept, and of the other layers, and those of `asked`, what sources and parent give."""
-        standing = kept.keys() - asked
+        """What was kept, and of the layers that do not stand, what sources and parent give."""
         providers = [one for one in self._providers if one.layer not in standing]
         if not providers:
             return {layer: kept[layer] for layer in CONTENT_LAYERS if layer in kept}
         started, request = perf_counter(), frame.request
-        parent = await self._parent(request, scope)
         if self._preparation is not None:
             await self._preparation.prepare(frame, scope)
         contributions = await self._gather(
             providers, frame, scope, plan, deadline_seconds=deadline_seconds - (perf_counter() - started)
         )
-        inherited = [placed for placed in parent if placed.fragment.layer not in standing]
-        if inherited:
-            contributions = await asyncio.to_thread(
+        if parent:
+            contributions = await _off_loop(
+                sum([_FRAGMENT_WEIGHT + _weight(placed.text) for placed in parent]),
                 plan.fusion.inherit,
                 contributions,
-                inherited,
+                parent,
                 request.parent.focus if request.parent is not None else (),
                 budget_tokens=plan.content_tokens,
             )

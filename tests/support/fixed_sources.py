@@ -9,6 +9,7 @@ from schemas.codes import CONTENT_LAYERS, PartName
 from tests.support.assembling import settings
 from worker.assembly import Assembler
 from worker.failpoints import Failpoints
+from worker.fusion.protocols import ParentContexts
 from worker.fusion.strategies.registry import BUILT_IN, StrategyRegistry
 from worker.ports import Fragment, LayerBudget, LayerContribution, RequestFrame, Scope
 from worker.providers.gather import Abandonment
@@ -38,6 +39,7 @@ def assembler_over(
     *,
     strategies: StrategyRegistry = BUILT_IN,
     proposals: PluginProposals | None = None,
+    parents: ParentContexts | None = None,
 ) -> Assembler:
     return Assembler(
         providers=[
@@ -50,4 +52,5 @@ def assembler_over(
         now=utc_now,
         failpoints=Failpoints(),
         proposals=proposals,
+        parents=parents,
     )

@@ -13,6 +13,7 @@ from worker.planning import ContentPolicy
 from worker.ports import OutcomeKey, OutcomeRecord, OutcomeStore, Scope
 from worker.receipts.capture import CaptureUnreadable
 from worker.retrieval.newest import newest_outcome
+from worker.turns import TURNS
 
 
 class StoredParents:
@@ -23,20 +24,31 @@ class StoredParents:
         self._store = store
         self._policy = policy
 
-    async def read(self, scope: Scope, request_id: str) -> list[Placed]:
+    async def read(self, scope: Scope, request_id: str, *, wait_seconds: float) -> list[Placed]:
         """The fragments of the parent's newest bundle as they were shown, in prompt order.
 
         Raises NotSupported where the project has no bundle of that request, or none of this thread, or keeps
-        its capture no longer: which of them it is stays unsaid, so that nobody learns of another's. Raises
-        StoreUnavailable. Takes what fusing the parent took, on another thread.
+        its capture no longer: which of them it is stays unsaid, so that nobody learns of another's. So it is
+        where the parent is not there within `wait_seconds`. Raises StoreUnavailable. Takes what fusing the
+        parent took, on another thread.
         """
+        until = asyncio.get_running_loop().time() + wait_seconds
         key = OutcomeKey(project_id=scope.project_id, request_id=request_id)
+        # Not cut short: a store that is away makes the worker wait, and must not look like one that is slow.
         held = await newest_outcome(self._store, key)
         if isinstance(held, OutcomeRecord):
-            placed = await asyncio.to_thread(self._placed, held, scope)
+            placed = await self._in_time(held, scope, until)
             if placed is not None:
                 return placed
         raise NotSupported("parent", reason="no context of that request is kept for this project and thread")
+
+    async def _in_time(self, held: OutcomeRecord, scope: Scope, until: float) -> list[Placed] | None:
+        try:
+            async with asyncio.timeout_at(until):
+                return await asyncio.to_thread(TURNS.run, self._placed, held, scope)
+        except TimeoutError:
+            reason = "no context of that request was made again within its part of the deadline"
+            raise NotSupported("parent", reason=reason) from None
 
     def _placed(self, held: OutcomeRecord, scope: Scope) -> list[Placed] | None:
         try:

@@ -366,10 +366,11 @@ class PreambleGenerator(Protocol):
 class ParentContexts(Protocol):
     """Where the contexts of earlier requests are kept, for children to start from."""
 
-    async def read(self, scope: Scope, request_id: str) -> Sequence[Placed]:
+    async def read(self, scope: Scope, request_id: str, *, wait_seconds: float) -> Sequence[Placed]:
         """What that request's bundle showed.
 
-        Raises NotSupported where the scope has none, or has it no longer; StoreUnavailable.
+        Raises NotSupported where the scope has none, or has it no longer, or it is not there within
+        `wait_seconds`; StoreUnavailable.
         """
         ...
 

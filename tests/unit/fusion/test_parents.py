@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from pathlib import Path
 
 import pytest
@@ -12,22 +14,28 @@ from schemas.bundle import ContextBundle
 from schemas.fragments import FragmentProvenance
 from tests.support.assembling import assembler, wire_request
 from tests.support.assembling import settings as worker_settings
+from tests.support.fixed_sources import assembler_over
 from worker.assembly import Assembled, Assembler
 from worker.budget.tokens import BytesCounter
 from worker.errors import NotSupported, UnknownModel
+from worker.explaining import parents
 from worker.explaining.parents import StoredParents
 from worker.explaining.replay import fuse_again
 from worker.fusing import fuse_and_seal
 from worker.fusion.compressor import FocusSkeletonCompressor
 from worker.fusion.protocols import Placed
 from worker.outcomes import bundle_outcome, rejection_outcome
+from worker.planning import ContentPolicy
 from worker.ports import Fragment, OutcomeKey, Rendering, Scope
-from worker.receipts.capture import read_capture
+from worker.receipts.capture import Capture, read_capture
+from worker.sealing import SealedBundle
 from worker.stores.sqlite import SqliteOutcomeStore
 from worker.telemetry import Telemetry
+from worker.turns import Turns
 from worker.wiring import build_assembler, content_policy, utc_now
 
 COUNTER = BytesCounter()
+LONG_SECONDS = 60
 PACK = """---
 pack_version: 1
 project: p
@@ -108,9 +116,8 @@ async def refuse(store: SqliteOutcomeStore) -> None:
 
 async def child(using: Assembler, *focus: str, **more: object) -> Assembled:
     fields = {"request_id": "c1", "thread_id": "t1", "parent": {"request_id": "r1", "focus": list(focus)}}
-    request = wire_request(
-        **{**fields, "pack": CHILD_PACK, "include": ["messages", "layers", "parts"], **more}
-    )
+    timely = {"pack": CHILD_PACK, "include": ["messages", "layers", "parts"], "deadline_ms": 60_000}
+    request = wire_request(**{**fields, **timely, **more})
     assert request.as_of is not None
     return await using.assemble(request, as_of=request.as_of)
 
@@ -200,8 +207,83 @@ async def test_a_parent_without_a_thread_is_the_whole_projects(
 ) -> None:
     await keep(store, using, thread_id=None)
     assert await StoredParents(store, content_policy(worker_settings())).read(
-        Scope(project_id="p", thread_id="t9"), "r1"
+        Scope(project_id="p", thread_id="t9"), "r1", wait_seconds=LONG_SECONDS
     )
+
+
+async def test_a_parent_that_takes_longer_than_its_part_of_the_deadline_is_named_in_the_refusal(
+    store: SqliteOutcomeStore, using: Assembler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await keep(store, using)
+    is_over = threading.Event()
+
+    def hold(capture: Capture, policy: ContentPolicy) -> SealedBundle:
+        is_over.wait(LONG_SECONDS)
+        return fuse_again(capture, policy)
+
+    monkeypatch.setattr(parents, "fuse_again", hold)
+    try:
+        with pytest.raises(NotSupported, match="within its part of the deadline") as caught:
+            await child(using, deadline_ms=100)
+    finally:
+        is_over.set()
+    assert caught.value.details == {"field": "parent"}
+
+
+async def test_a_parent_is_made_again_in_turn_and_waits_for_it_no_longer_than_it_may_take(
+    store: SqliteOutcomeStore, using: Assembler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await keep(store, using)
+    turns = Turns(at_once=1, patience_seconds=LONG_SECONDS)
+    monkeypatch.setattr(parents, "TURNS", turns)
+    begun, is_over, reached = threading.Event(), threading.Event(), threading.Event()
+
+    def hold() -> None:
+        begun.set()
+        is_over.wait(LONG_SECONDS)
+
+    def reach(capture: Capture, policy: ContentPolicy) -> SealedBundle:
+        reached.set()
+        return fuse_again(capture, policy)
+
+    monkeypatch.setattr(parents, "fuse_again", reach)
+    holder = asyncio.create_task(asyncio.to_thread(turns.run, hold))
+    await asyncio.to_thread(begun.wait, LONG_SECONDS)
+    try:
+        with pytest.raises(NotSupported, match="within its part of the deadline"):
+            await child(using, deadline_ms=100)
+        assert not reached.is_set()
+    finally:
+        is_over.set()
+        await holder
+
+
+class Asked:
+    """Has nothing of any parent, and keeps how long it was given."""
+
+    def __init__(self) -> None:
+        self.wait_seconds: list[float] = []
+
+    async def read(self, scope: Scope, request_id: str, *, wait_seconds: float) -> list[Placed]:
+        del scope, request_id
+        self.wait_seconds.append(wait_seconds)
+        return []
+
+
+async def test_a_parent_leaves_its_childs_sources_half_of_the_deadline() -> None:
+    asked = Asked()
+    await child(assembler_over([], parents=asked), deadline_ms=60_000)
+    assert [0 < seconds <= 30 for seconds in asked.wait_seconds] == [True]
+
+
+async def test_what_a_parent_took_stands_beside_the_other_timings(
+    store: SqliteOutcomeStore, using: Assembler
+) -> None:
+    alone, heir = (await keep(store, using)).usage.timings_ms, (await child(using)).usage.timings_ms
+    assert alone is not None
+    assert heir is not None
+    assert heir.keys() - alone.keys() == {"parent"}
+    assert sum(heir.values()) == pytest.approx(2 * heir["total"], abs=0.01)
 
 
 placements = st.lists(
