@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from heapq import nsmallest
 from itertools import chain
 from typing import Final
@@ -13,6 +13,7 @@ import structlog
 from schemas.citations import CitationKind
 from schemas.graph import NodeLabel
 from schemas.tools import TOOL_NAMES
+from worker.citations.answers import MAX_FOREIGN
 from worker.citations.forms import is_code_id, is_short
 from worker.citations.labels import kind_of_label, shorts_of
 from worker.errors import StateUnavailable, StoreUnavailable
@@ -20,6 +21,7 @@ from worker.graph.adjacency import kind
 from worker.graph.model import NodeRef
 from worker.graph.snapshot import Snapshot
 from worker.ports import Scope
+from worker.providers.plan import read_steps
 from worker.providers.snapshots import Snapshots
 from worker.providers.states import StateReading, ThreadStates
 from worker.retrieval.recording import CallsFor, notes_of, text_of
@@ -28,8 +30,8 @@ from worker.state.store import StateStore
 
 log = structlog.get_logger()
 
-MAX_LOOKED_FOR: Final = 20
-"""Things that an answer cites, was not given, and may have been shown by tools."""
+MAX_LOOKED_FOR: Final = 3 * MAX_FOREIGN
+"""Things that an answer cites, was not given, and may have been shown by tools: as many as are read."""
 
 _CODE: Final[tuple[NodeLabel, ...]] = ("Function", "Class", "Module")
 _OTHERS: Final[tuple[NodeLabel, ...]] = ("RequirementItem", "Requirement", "Spec", "Decision", "File")
@@ -45,43 +47,42 @@ class Evidence:
         self._states = states
         self._store = store
 
-    async def called(self, scope: Scope, tools: Iterable[str], calls: CallsFor) -> frozenset[str]:
-        """Of these tools those that were called: for one of the requests, or unbound and in that time.
+    async def noted(
+        self, scope: Scope, tools: Iterable[str], own_ids: Iterable[str], calls: CallsFor
+    ) -> tuple[frozenset[str], frozenset[str]]:
+        """Of these tools those that were called, and of these own ids those whose text such calls showed.
 
-        Known from the notes that answered calls leave, and so never from what an agent says. One round trip.
-        Raises StoreUnavailable.
+        Calls for one of the requests, or unbound and in that time; known from the notes that answered calls
+        leave, and so never from what an agent says. Of very many ids the first are looked for. One round
+        trip. Raises StoreUnavailable.
         """
         # Of other names nothing is ever noted, and an answer may claim any.
-        own = sorted(frozenset(TOOL_NAMES).intersection(tools))
-        return await self._noted(scope, {tool: tool for tool in own}, calls)
-
-    async def shown(self, scope: Scope, own_ids: Iterable[str], calls: CallsFor) -> frozenset[str]:
-        """Of these own ids those whose text such calls showed; of very many the first by id are looked for.
-
-        One round trip. Raises StoreUnavailable.
-        """
+        asked = frozenset(TOOL_NAMES).intersection(tools)
         looked_for = nsmallest(MAX_LOOKED_FOR, frozenset(own_ids))
-        return await self._noted(scope, {text_of(own_id): own_id for own_id in looked_for}, calls)
+        if not asked and not looked_for:
+            return frozenset(), frozenset()
+        subjects = sorted({*asked, *map(text_of, looked_for)})
 
-    async def _noted(self, scope: Scope, subjects: Mapping[str, str], calls: CallsFor) -> frozenset[str]:
-        """What of this, by what notes call it, was noted of such calls."""
-        notes = {
-            note: meant
-            for subject, meant in subjects.items()
-            for note in notes_of(scope, subject=subject, calls=calls)
-        }
-        if not notes:
-            return frozenset()
+        def name() -> dict[str, str]:
+            return {
+                one: subject for subject in subjects for one in notes_of(scope, subject=subject, calls=calls)
+            }
+
+        # Some two hundred digests a subject, which the loop does not wait for.
+        notes = await asyncio.to_thread(name)
         thread = scope.thread_id or WHOLE_PROJECT
         heads = await self._store.heads(scope.project_id, [thread], event_ids=sorted(notes))
-        return frozenset(meant for note, meant in notes.items() if note not in heads.missing)
+        noted = {subject for note, subject in notes.items() if note not in heads.missing}
+        shown = frozenset([own_id for own_id in looked_for if text_of(own_id) in noted])
+        return asked & noted, shown
 
-    async def existing(self, scope: Scope, cited: Sequence[str]) -> dict[str, str]:
+    async def existing(self, scope: Scope, cited: Sequence[str], *, plan_id: str | None) -> dict[str, str]:
         """Of these ids, short or own ones, those that name something in project or thread.
 
         Each with its own id. What lies in state is this thread's, and short ids are, too: another thread's
-        name nothing. Of a graph that is too large to be held, the part around the own ids is looked through.
-        Raises StoreUnavailable. O(nodes) where there are short ids.
+        name nothing. Steps are those of the plan with `plan_id`, else of the current one. Of a graph that is
+        too large to be held, the part around the own ids is looked through. Raises StoreUnavailable. O(nodes)
+        where there are short ids.
         """
         shorts = frozenset(filter(is_short, cited))
         ids = [one for one in cited if one not in shorts]
@@ -99,7 +100,7 @@ class Evidence:
             raise StoreUnavailable("state", str(error)) from error
 
         def look() -> dict[str, str]:
-            identities = [*_in_state(reading)]
+            identities = [*_in_state(reading, plan_id)]
             known = {own_id: own_id for _, own_id in identities if own_id in left}
             nodes = () if snapshot is None else _in_graph(snapshot)
             return known | shorts_of(shorts, chain(nodes, identities), scope)
@@ -134,7 +135,7 @@ def _in_graph(snapshot: Snapshot) -> Iterator[tuple[CitationKind, str]]:
             yield kind_of_node, node.id
 
 
-def _in_state(reading: StateReading) -> Iterator[tuple[CitationKind, str]]:
+def _in_state(reading: StateReading, plan_id: str | None) -> Iterator[tuple[CitationKind, str]]:
     handoff = None if reading.session is None else reading.session.handoff
     for decision in () if handoff is None else handoff.decisions:
         if decision.id:
@@ -144,7 +145,8 @@ def _in_state(reading: StateReading) -> Iterator[tuple[CitationKind, str]]:
             yield "artifact", artifact.id
     for fact in reading.memories.current():
         yield "memory", fact.id
-    stored = reading.plan(None)
-    for step in () if stored is None else stored.plan.steps:
-        if step.id:
-            yield "step", f"{stored.plan.plan_id}/{step.id}" if stored is not None else step.id
+    stored = reading.plan(plan_id)
+    if stored is not None:
+        for step in read_steps(stored.plan).plan.steps:
+            if step.id:
+                yield "step", f"{stored.plan.plan_id}/{step.id}"

@@ -162,7 +162,10 @@ class Answers:
                 await self._check_issued(replace(key, request_id=lineage.parent_request_id))
             claimed = list(dict.fromkeys(call.tool for call in answer.tool_calls))[:MAX_LISTED]
             elsewhere = [one for one in unknown if one not in given]
-            existing = given | await self._evidence.existing(case.scope, elsewhere) if elsewhere else given
+            existing = dict(given)
+            if elsewhere:
+                plan_id = case.capture.request.plan_id
+                existing |= await self._evidence.existing(case.scope, elsewhere, plan_id=plan_id)
             called, shown = await self._known_of_tools(
                 {*case.required_tools, *claimed}, existing, case, key, until=answered_at
             )
@@ -226,10 +229,7 @@ class Answers:
             first = await self._store.get(replace(key, request_id=earlier[0]))
             since = assembled_at(first) or since
         calls = CallsFor(request_ids=(*earlier, key.request_id), since=since, until=until)
-        return (
-            await self._evidence.called(case.scope, tools, calls),
-            await self._evidence.shown(case.scope, existing.values(), calls),
-        )
+        return await self._evidence.noted(case.scope, tools, existing.values(), calls)
 
     async def _check_issued(self, parent: OutcomeKey) -> None:
         """Whether the answer to the parent's bundle was followed by another bundle. Raises NotJudged.

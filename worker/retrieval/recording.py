@@ -1,11 +1,11 @@
 """That a tool was answered, and what it showed, as events of the thread's state: answers are judged by that.
 
 A call that names the request that it is made for leaves one note a thread, request and tool, and one for each
-of the first few things that it showed the text of: a call that is delivered twice, or repeated, changes
-nothing, and the state grows by tools and things and not by the calls. A call that names none counts for what
-was asked before it, so its notes say when it was: one of the second, and two of the longer spans that it lies
-in, so that the time from a prompt to its answer, however long, is asked for by few ids. Calls that failed are
-not noted, nor those that name neither thread nor request: nothing could ask for them.
+thing that it showed the text of: a call that is delivered twice, or repeated, changes nothing, and the state
+grows by tools and things and not by the calls. A call that names none counts for what was asked before it, so
+its notes say when it was: one of the second, and two of the longer spans that it lies in, so that the time
+from a prompt to its answer, however long, is asked for by few ids. Calls that failed are not noted, nor those
+that name neither thread nor request: nothing could ask for them.
 
 Ids of notes begin with a control character. No event that is published may have such an id, so nobody can
 note calls that were not made.
@@ -23,9 +23,6 @@ from schemas.state import ToolCall, ToolCallEvent
 from schemas.wire import canonical_json, sha256_hex
 from worker.ports import Scope
 from worker.state.records import StateRecord, microseconds, to_record
-
-MAX_SHOWN: Final = 8
-"""Most calls show the text of one thing or a few; each costs an event."""
 
 _PREFIX: Final = "\x1fcall\x1f"
 _SECOND_US: Final = 1_000_000
@@ -55,9 +52,9 @@ def call_records(
 ) -> tuple[StateRecord, ...]:
     """The events of an answered call, without a time of their own: the earliest record's counts.
 
-    `shown` are own ids of what it showed the text of; the first `MAX_SHOWN` are noted.
+    `shown` are own ids of what it showed the text of. O(shown): one event each, or one for each span.
     """
-    subjects = [tool, *map(text_of, shown[:MAX_SHOWN])]
+    subjects = [tool, *map(text_of, shown)]
     if request_id is not None:
         notes = [_note(scope.thread_id, subject, request_id) for subject in subjects]
     elif scope.thread_id is not None:
@@ -69,7 +66,8 @@ def call_records(
         ]
     else:
         notes = []
-    return tuple(_record(scope, tool, note, answered_at) for note in notes)
+    called = _record(scope, tool, answered_at)
+    return tuple([replace(called, event_id=note) for note in notes])
 
 
 def text_of(own_id: str) -> str:
@@ -117,12 +115,13 @@ def _unbound(thread_id: str, subject: str, span: int, number: int) -> str:
     return _PREFIX + sha256_hex(canonical_json([thread_id, subject, span, number]))
 
 
-def _record(scope: Scope, tool: str, note: str, answered_at: datetime) -> StateRecord:
+def _record(scope: Scope, tool: str, answered_at: datetime) -> StateRecord:
+    """What all notes of the call say, under an id that stands for theirs: the contract has none such."""
     event = ToolCallEvent(
         event="tool_call",
-        event_id=tool,  # to begin with: the contract has no such ids as notes have
+        event_id=tool,
         project_id=scope.project_id,
         thread_id=scope.thread_id,
         body=ToolCall(tool=tool),
     )
-    return replace(to_record(event, record_timestamp=answered_at), event_id=note)
+    return to_record(event, record_timestamp=answered_at)

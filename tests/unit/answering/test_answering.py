@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -27,9 +27,11 @@ from tests.support.answering import (
     complying,
     record,
 )
+from tests.support.state_events import record as state_record
 from tests.support.tooling import FILES, fill
 from worker.answering import judging
 from worker.answering.attempts import attempt_key
+from worker.citations.labels import digits_of
 from worker.errors import BudgetTooSmall, StoreUnavailable
 from worker.explaining.replay import verify
 from worker.explaining.stored import stored_of
@@ -38,6 +40,7 @@ from worker.kafka.records import Handled
 from worker.outcomes import rejection_outcome, thread_of
 from worker.ports import OutcomeKey, OutcomeRecord, Scope, Tombstone
 from worker.retrieval.recording import call_records
+from worker.state.store import Heads
 from worker.wiring import content_policy, utc_now
 
 INVENTED = f"I read [f:000000].\n{SECTIONS}"
@@ -198,6 +201,65 @@ async def test_what_a_tool_showed_for_the_request_may_be_cited(bench: AnswerBenc
     # For the request, or for whatever the thread was at; never what another request or thread was shown.
     assert [one.not_injected for one in verdicts] == [(), (kiosk,), (kiosk,)]
     assert [one.code for one in verdicts] == ["complied", "not_injected", "not_injected"]
+
+
+async def test_all_that_one_call_showed_may_be_cited(bench: AnswerBench) -> None:
+    asked = await bench.ask(thread_id="many", **TIGHT)
+    ids = [f"note-{number}" for number in range(40)]
+    for own_id in ids:
+        body = {"id": own_id, "stage": "plan", "type": "note", "content": "Be quick."}
+        await bench.state.writer.apply("shop", state_record(own_id, "artifact", body, thread="many"))
+    scope = Scope(project_id="shop", thread_id="many")
+    for note in call_records(scope, request_id="r", tool="search_code", shown=ids, answered_at=utc_now()):
+        await bench.state.writer.apply("shop", note)
+    text = f"{' '.join(f'[{own_id}]' for own_id in ids)} {complying(asked)}"
+    verdict = await bench.say(text, thread_id="many")
+    assert (verdict.code, verdict.not_injected) == ("complied", ())
+
+
+async def test_what_is_known_of_tools_is_one_question_to_the_state(
+    bench: AnswerBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = await bench.ask(**TIGHT)
+    questions: list[int] = []
+    heads = bench.state.store.heads
+
+    async def counted(project_id: str, thread_ids: Sequence[str], *, event_ids: Sequence[str] = ()) -> Heads:
+        questions.append(len(event_ids))
+        return await heads(project_id, thread_ids, event_ids=event_ids)
+
+    monkeypatch.setattr(bench.state.store, "heads", counted)
+    verdict = await bench.say(f"src/shop.py::kiosk and {complying(asked)}", tool_calls=["get_code"])
+    assert (verdict.not_injected, verdict.unconfirmed) == (("src/shop.py::kiosk",), ("get_code",))
+    assert len([count for count in questions if count]) == 1
+
+
+@pytest.mark.parametrize("plan_id", [None, "old"])
+async def test_steps_exist_that_the_text_of_the_requests_plan_holds(
+    bench: AnswerBench, plan_id: str | None
+) -> None:
+    thread = f"steps of {plan_id}"
+    lines = "\n".join(f"- [ ] {number}. Step {number}" for number in range(1, 31))
+    for own, status in (("old", "completed"), ("new", "active")):
+        body = {
+            "plan_id": own,
+            "path": ".kiro/specs/x/tasks.md",
+            "text": f"# Plan\n\n{lines}\n",
+            "status": status,
+        }
+        await bench.state.writer.apply(
+            "shop", state_record(f"{own} {thread}", "plan_set", body, thread=thread)
+        )
+    asked = await bench.ask(thread_id=thread, plan_id=plan_id, **TIGHT)
+    step, other = ("old/29", "new/29") if plan_id else ("new/29", "old/29")
+    shorts = [
+        f"s:{digits_of(Scope(project_id='shop', thread_id=thread), 'step', one)[:6]}" for one in (step, other)
+    ]
+    assert asked.citations is not None
+    assert {step, other}.isdisjoint(item.id for item in asked.citations.items)
+    cites = " ".join(f"[{short}]" for short in shorts)
+    verdict = await bench.say(f"{cites} {complying(asked)}", thread_id=thread)
+    assert (verdict.not_injected, verdict.invented) == ((shorts[0],), (shorts[1],))
 
 
 async def test_short_ids_are_those_of_the_thread_and_no_other(bench: AnswerBench) -> None:

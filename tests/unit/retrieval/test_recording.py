@@ -14,7 +14,8 @@ from worker.errors import InvalidRequest
 from worker.kafka.received import BodyLimits
 from worker.kafka.state_received import decode_event
 from worker.ports import Scope
-from worker.retrieval.recording import MAX_SHOWN, CallsFor, call_records, notes_of, text_of
+from worker.retrieval.reading import MAX_BODIES
+from worker.retrieval.recording import CallsFor, call_records, notes_of, text_of
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 THREAD = Scope(project_id="shop", thread_id="t1")
@@ -66,11 +67,10 @@ def test_a_call_counts_for_its_own_tool_and_thread() -> None:
 
 
 @pytest.mark.parametrize("request_id", ["r", None])
-def test_what_a_call_showed_is_noted_like_the_call_up_to_some(request_id: str | None) -> None:
-    shown = [f"src/a.py::f{number}" for number in range(MAX_SHOWN + 1)]
+def test_all_that_a_call_showed_is_noted_like_the_call(request_id: str | None) -> None:
+    shown = [f"src/a.py::f{number}" for number in range(MAX_BODIES)]
     noted = notes(THREAD, request_id, shown=shown)
-    found = [not noted.isdisjoint(asked("r", tool=text_of(own_id))) for own_id in shown]
-    assert found == [True] * MAX_SHOWN + [False]
+    assert not [own_id for own_id in shown if noted.isdisjoint(asked("r", tool=text_of(own_id)))]
     assert noted > notes(THREAD, request_id)
     # No tool has the name of a text, and no text the name of a tool.
     assert notes(THREAD, request_id, shown=["get_tests"]).isdisjoint(asked("r", tool="get_tests"))
