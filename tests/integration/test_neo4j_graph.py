@@ -308,7 +308,7 @@ async def cut_link(neo4j_url: str, neo4j_auth: Auth) -> AsyncGenerator[CutLink]:
 async def test_wherever_an_index_is_cut_off_the_next_one_loses_no_file(
     cut_link: CutLink, store: Neo4jGraphStore, project: str
 ) -> None:
-    cut = Neo4jGraphStore(cut_link, timeout_seconds=20.0, transaction_rows=5)
+    cut = Neo4jGraphStore(cut_link, timeout_seconds=20.0, transaction_rows=9)
     files: dict[str, bytes | None] = {f"m{n}.py": f"def f{n}(): pass\n".encode() for n in range(5)}
     await index_files(cut, project, files)
     commits, was_changing = 0, 0
@@ -339,7 +339,7 @@ async def test_wherever_an_index_is_cut_off_the_next_one_loses_no_file(
         assert names <= {f"m{n}.py::f{n or commits}" for n in range(5)} | {
             f"{name}.py::g{n}" for name in ("new", "again") for n in range(1, commits + 1)
         }
-    assert was_changing > 5
+    assert was_changing > 2
 
 
 async def test_while_a_large_change_is_under_way_the_graph_before_is_used(

@@ -1,6 +1,6 @@
 """Any other text as chunks: Markdown below its headings, everything else at its blank lines.
 
-Chunks of a file are disjoint, in order, and together all its lines but blank ones at their ends.
+Chunks of a file are disjoint, in order, and together all its lines but blank ones at their ends, up to caps.
 """
 
 from __future__ import annotations
@@ -25,19 +25,26 @@ _MAX_NAME_CHARS: Final = 80
 _MARKDOWN: Final = MarkdownIt("commonmark")
 
 
-def chunk_nodes(path: str, text: str, language: str) -> tuple[list[Node], list[Edge]]:
-    """The file's chunks, and the DEFINES edges from it to them. O(n).
+def chunk_nodes(path: str, text: str, language: str) -> tuple[list[Node], list[Edge], str]:
+    """The file's chunks, the DEFINES edges from it to them, and what is missing. O(n).
 
-    `text` has newlines as line ends. A line longer than a chunk may be is cut short in it.
+    Empty where nothing is. `text` has newlines as line ends. A line longer than a chunk may be is cut short
+    in it.
     """
     lines = text.split("\n")
     headings = _headings(text) if language == "markdown" else {}
     file = NodeRef("File", path)
     nodes: list[Node] = []
+    missing: list[str] = []
     for start, end in _spans(lines, headings):
         if len(nodes) == MAX_CHUNKS:
+            missing.append(f"no more than {MAX_CHUNKS} chunks, left out from line {start + 1} on")
             break
-        content = "\n".join(lines[start:end])[:MAX_CHUNK_CHARS]
+        content = "\n".join(lines[start:end])
+        if len(content) > MAX_CHUNK_CHARS:
+            # One line: what has several is cut between them.
+            content = content[:MAX_CHUNK_CHARS]
+            missing.append(f"line {start + 1} cut after {MAX_CHUNK_CHARS} characters")
         nodes.append(
             Node(
                 label="Chunk",
@@ -50,7 +57,13 @@ def chunk_nodes(path: str, text: str, language: str) -> tuple[list[Node], list[E
                 language=language,
             )
         )
-    return nodes, [Edge(file, "DEFINES", node.ref) for node in nodes]
+    return nodes, [Edge(file, "DEFINES", node.ref) for node in nodes], _told(missing)
+
+
+def _told(missing: Sequence[str]) -> str:
+    """The first of what is missing, and how much more is."""
+    more = len(missing) - 1
+    return "".join(missing[:1]) + (f", and {more} more" if more > 0 else "")
 
 
 def _headings(text: str) -> dict[int, str]:

@@ -19,7 +19,7 @@ from worker.code.steps import ProjectStep
 from worker.errors import WorkerError
 from worker.graph.model import FileStatus, GraphHead
 
-VERSION: Final = 3
+VERSION: Final = 4
 """Raise it with any change to what an index gives for the same files."""
 
 _SYMBOLS: Final[tuple[NodeLabel, ...]] = ("Module", "Class", "Function")

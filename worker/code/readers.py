@@ -54,14 +54,21 @@ def read_foreign(path: str, content: bytes) -> FileReading | None:
 
 
 def read_chunks(path: str, content: bytes) -> FileReading | None:
-    """Any other text, by its headings or blank lines."""
+    """Any other text, by its headings or blank lines; `partly_parsed` where there is too much of it."""
     language = language_of(path)
     if language == "python":
         return None
     from worker.code.chunks import chunk_nodes  # noqa: PLC0415 - see above
 
-    nodes, edges = chunk_nodes(path, _text(content), language)
-    return FileReading(path=path, language=language, nodes=tuple(nodes), edges=tuple(edges))
+    nodes, edges, missing = chunk_nodes(path, _text(content), language)
+    return FileReading(
+        path=path,
+        language=language,
+        status="partly_parsed" if missing else "parsed",
+        reason=missing,
+        nodes=tuple(nodes),
+        edges=tuple(edges),
+    )
 
 
 def read_specification(path: str, content: bytes) -> FileReading | None:
