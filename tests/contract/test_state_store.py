@@ -299,6 +299,38 @@ async def test_the_last_event_about_a_thing_is_known_however_old_it_is(
     assert (await store.heads(project, ["t1"], event_ids=["g2", "g3"])).missing == {"g2"}
 
 
+async def test_contents_that_nothing_names_any_more_are_forgotten_with_the_events_that_brought_them(
+    store: StateStore, project: str
+) -> None:
+    def made(event_id: str, artifact: str, text: str, *, at: float, thread: str | None = "t1") -> StateRecord:
+        body = {"id": artifact, "stage": "s", "type": "t", "content": text * 3_000}
+        return record(event_id, "artifact", body, at=at, thread=thread)
+
+    first, second, last = (made(f"e{n}", "a", text, at=n) for n, text in enumerate("xyz"))
+    others = [made("e3", "b", "y", at=0), made("e4", "a", "x", at=0, thread=None)]
+    told = [first, second, last, *others]
+    digests = {text: next(iter(one.contents)) for one, text in zip((first, second, last), "xyz", strict=True)}
+
+    async def known() -> set[str]:
+        return {text for text, digest in digests.items() if await store.content(project, digest) is not None}
+
+    await apply(store, project, *told)
+    wanted = await held(store, project, *THREADS)
+    assert await store.compact(project, before_us=microseconds_at(0)) == 0
+    assert await known() == set("xyz")
+    assert await store.compact(project, before_us=microseconds_at(10)) == 2
+    # Another artifact of the thread names the one, another thread the other.
+    assert await known() == set("xyz")
+    assert await held(store, project, *THREADS) == wanted
+    await apply(store, project, made("e5", "b", "z", at=11), made("e6", "a", "z", at=11, thread=None))
+    assert await store.compact(project, before_us=microseconds_at(20)) == 2
+    assert await known() == {"z"}
+    # Whoever tells it again brings it along.
+    await apply(store, project, made("e7", "c", "x", at=12))
+    assert await store.compact(project, before_us=microseconds_at(20)) == 0
+    assert await known() == {"x", "z"}
+
+
 async def test_purging_a_thread_leaves_the_others_and_the_project(store: StateStore, project: str) -> None:
     content = "x" * 5_000
     for thread in ("t1", "t2", None):

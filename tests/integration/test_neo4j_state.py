@@ -226,6 +226,28 @@ async def test_compaction_in_small_steps_comes_to_the_same(
     assert await held(store, project, "t1", "") == expected([*STORY, *tied, later])
 
 
+async def test_a_content_that_went_ahead_of_its_event_is_there_though_others_forget_meanwhile(
+    open_store: Opens, project: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(neo4j_state, "_INLINE_CHARACTERS", 0)
+    put_ahead = Neo4jStateStore._put_contents_ahead  # pyright: ignore[reportPrivateUsage]  # held up here
+    store, other = open_store(), open_store()
+    event = record("a", "artifact", {"id": "a", "stage": "s", "type": "t", "content": "x" * 5_000})
+    ((digest, content),) = event.contents.items()
+
+    async def put_and_be_late(self: Neo4jStateStore, *told: Any) -> None:
+        await put_ahead(self, *told)
+        assert await other.content(project, digest) == content
+        await other.compact(project, before_us=event.at_us)
+        assert await other.content(project, digest) is None
+
+    monkeypatch.setattr(Neo4jStateStore, "_put_contents_ahead", put_and_be_late)
+    await store.apply(project, [event])
+    assert await store.content(project, digest) == content
+    await other.compact(project, before_us=event.at_us + 1)
+    assert await store.content(project, digest) == content
+
+
 # --- Readers and writers at once ---------------------------------------------------------------------
 
 

@@ -82,7 +82,8 @@ class StateStore(Protocol):
         """Forget single events from before that instant, keeping what they came to; returns how many.
 
         The last one about each thing stays, so that whoever waits for the last that he knows of does not wait
-        in vain. An event from before that instant that arrives afterwards is `late`.
+        in vain. An event from before that instant that arrives afterwards is `late`. Long contents that
+        nothing in their thread names any more are forgotten too.
         """
         ...
 

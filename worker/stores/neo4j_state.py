@@ -74,7 +74,7 @@ class Neo4jStateStore:
             await self._put_contents_ahead(project_id, contents)
 
         async def work(transaction: Transaction) -> Applied:
-            return await _apply(transaction, project_id, records, with_contents=not is_ahead)
+            return await _apply(transaction, project_id, records, is_ahead=is_ahead)
 
         return await self._link.write(work, timeout_seconds=self._bulk_timeout_seconds)
 
@@ -123,6 +123,7 @@ class Neo4jStateStore:
                 timeout_seconds=self._bulk_timeout_seconds,
             ):
                 gone += count
+        await self._forget_contents(project_id)
         return gone
 
     async def projects(self) -> Sequence[str]:
@@ -194,6 +195,24 @@ class Neo4jStateStore:
 
             await self._link.write(work, timeout_seconds=self._bulk_timeout_seconds)
 
+    async def _forget_contents(self, project_id: str) -> None:
+        """Drop the contents that neither an event nor a thing of their thread names any more."""
+        found = await self._ask(q.CONTENTS, project_id, prefix=q.prefix_of(project_id))
+        for thread_id, keys in sorted(found):
+            for some in batches(sorted(keys), _DELETE_ROWS):
+                bound = {
+                    "project": project_id,
+                    "thread": thread_id,
+                    "place": q.place_key(project_id, Place(thread_id, "artifacts")),
+                    "keys": list(some),
+                }
+
+                async def work(transaction: Transaction, bound: Mapping[str, Any] = bound) -> None:
+                    await rows(transaction, q.QUEUE_IF_THERE, bound)
+                    await rows(transaction, q.FORGET_UNNAMED_CONTENTS, bound)
+
+                await self._link.write(work, timeout_seconds=self._bulk_timeout_seconds)
+
     async def _forget(self, statement: str, bound: Mapping[str, Any]) -> None:
         async def work(transaction: Transaction) -> int:
             await rows(transaction, q.QUEUE_IF_THERE, bound)
@@ -209,7 +228,7 @@ def _keyed(project_id: str, places: Iterable[Place]) -> dict[str, Place]:
 
 
 async def _apply(
-    transaction: Transaction, project_id: str, records: Sequence[StateRecord], *, with_contents: bool
+    transaction: Transaction, project_id: str, records: Sequence[StateRecord], *, is_ahead: bool
 ) -> Applied:
     stored, states, heads = await _queue(transaction, project_id, records)
     # Folding five hundred messages takes a while, which the event loop has no time for.
@@ -217,9 +236,7 @@ async def _apply(
     if not changes.rows:
         return changes.applied
     await _put_events(transaction, project_id, changes.rows, stored)
-    contents = q.content_rows(project_id, changes.rows) if with_contents else []
-    if contents:
-        await rows(transaction, q.PUT_CONTENTS, {"project": project_id, "rows": contents})
+    await _put_contents(transaction, project_id, changes.rows, is_ahead=is_ahead)
     known: dict[EntityKey, EntityState | None] = dict(changes.folded)
     for key in sorted(changes.to_refold):
         held = states.get(key)
@@ -302,6 +319,19 @@ async def _put_events(
     for statement in sorted(groups):
         for some in batches(groups[statement], _FOLD_ROWS):
             await rows(transaction, statement, {"project": project_id, "rows": some})
+
+
+async def _put_contents(
+    transaction: Transaction, project_id: str, records: Sequence[StateRecord], *, is_ahead: bool
+) -> None:
+    contents = q.content_rows(project_id, records)
+    if is_ahead:
+        # What went ahead was named by nothing, and who compacts may have met it since.
+        keys = {"project": project_id, "keys": [key for key, *_ in contents]}
+        missing = {key for (key,) in await rows(transaction, q.MISSING_CONTENTS, keys)}
+        contents = [row for row in contents if row[0] in missing]
+    if contents:
+        await rows(transaction, q.PUT_CONTENTS, {"project": project_id, "rows": contents})
 
 
 async def _put_entities(

@@ -115,6 +115,17 @@ CONTENT: Final = """
     RETURN c.content
     LIMIT 1
 """
+CONTENTS: Final = """
+    MATCH (c:StateContent {project: $project})
+    WHERE c.key STARTS WITH $prefix
+    RETURN c.thread, collect(c.key)
+"""
+MISSING_CONTENTS: Final = """
+    UNWIND $keys AS key
+    OPTIONAL MATCH (c:StateContent {key: key, project: $project})
+    WITH key, c WHERE c IS NULL
+    RETURN key
+"""
 PROJECTS: Final = """
     MATCH (p:StateProject)
     WHERE EXISTS { MATCH (h:StateHead) WHERE h.key STARTS WITH p.project + ':' AND h.project = p.project }
@@ -229,6 +240,24 @@ FORGET_OLD_EVENTS: Final = """
     WITH e LIMIT $limit
     DETACH DELETE e
     RETURN count(*)
+"""
+# The text between the quotes cannot stand inside a JSON string, where they would be escaped.
+FORGET_UNNAMED_CONTENTS: Final = """
+    CALL () {
+        MATCH (e:StateEvent {project: $project, thread: $thread})
+        WHERE e.at_us IS NOT NULL AND e.entity_kind = 'artifact'
+        RETURN e.body AS text
+        UNION ALL
+        MATCH (s:StateEntity {place: $place, project: $project})
+        UNWIND [s.document, s.base] AS text
+        RETURN text
+    }
+    UNWIND split(text, '"content_sha256":"')[1..] AS named
+    WITH collect(DISTINCT left(named, 64)) AS named
+    UNWIND $keys AS key
+    MATCH (c:StateContent {key: key, project: $project})
+    WHERE NOT c.sha256 IN named
+    DELETE c
 """
 
 

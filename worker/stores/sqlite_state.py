@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import sqlite3
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -73,6 +74,7 @@ _EVENTS_OF_ENTITY: Final = """
     WHERE project_id = ? AND thread_id = ? AND entity_kind = ? AND entity_id = ?
         AND (at_us, event_id) > (?, ?) AND at_us < ?
     ORDER BY at_us, event_id
+    LIMIT ?
 """
 _PUT_EVENT: Final = "INSERT OR REPLACE INTO events VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 _GET_ENTITY: Final = """SELECT last_us, last_event_id, document, base FROM entities
@@ -90,17 +92,39 @@ _MISSING: Final = """SELECT value FROM json_each(?2)
 _ENTITIES_OF_PLACE: Final = """SELECT entity_kind, entity_id, document FROM entities
     WHERE project_id = ? AND thread_id = ? AND entity_kind IN (SELECT value FROM json_each(?))
     ORDER BY entity_kind, entity_id"""
-_OLD_ENTITIES: Final = """SELECT DISTINCT thread_id, entity_kind, entity_id FROM events
-    WHERE project_id = ? AND at_us < ? AND NOT EXISTS (
-        SELECT 1 FROM entities AS known
-        WHERE known.project_id = events.project_id AND known.thread_id = events.thread_id
-            AND known.entity_kind = events.entity_kind AND known.entity_id = events.entity_id
-            AND known.last_event_id = events.event_id
+_OF_ENTITY: Final = "project_id = ? AND thread_id = ? AND entity_kind = ? AND entity_id = ?"
+_ENTITIES_AFTER: Final = """SELECT thread_id, entity_kind, entity_id, EXISTS (
+        SELECT 1 FROM events
+        WHERE events.project_id = known.project_id AND events.thread_id = known.thread_id
+            AND events.entity_kind = known.entity_kind AND events.entity_id = known.entity_id
+            AND at_us < ? AND event_id != known.last_event_id
+    ) FROM entities AS known
+    WHERE project_id = ? AND (thread_id, entity_kind, entity_id) > (?, ?, ?)
+    ORDER BY thread_id, entity_kind, entity_id
+    LIMIT ?"""
+_GET_BASE: Final = f"SELECT last_event_id, base FROM entities WHERE {_OF_ENTITY}"  # noqa: S608  from here
+_PUT_BASE: Final = f"UPDATE entities SET base = ? WHERE {_OF_ENTITY}"  # noqa: S608  from here
+_FORGET_OLD: Final = f"""DELETE FROM events
+    WHERE {_OF_ENTITY} AND at_us < ? AND (at_us, event_id) <= (?, ?) AND event_id != ?"""  # noqa: S608  from here
+_CONTENTS: Final = "SELECT thread_id, sha256 FROM contents WHERE project_id = ? ORDER BY thread_id, sha256"
+_FORGET_CONTENTS: Final = """DELETE FROM contents
+    WHERE project_id = ?1 AND thread_id = ?2 AND sha256 IN (SELECT value FROM json_each(?3))
+    AND sha256 NOT IN (
+        SELECT json_extract(body, '$.content_sha256') AS named FROM events
+        WHERE project_id = ?1 AND thread_id = ?2 AND entity_kind = 'artifact' AND named IS NOT NULL
+        UNION
+        SELECT json_extract(document, '$[2].body.content_sha256') AS named FROM entities
+        WHERE project_id = ?1 AND thread_id = ?2 AND entity_kind = 'artifact' AND named IS NOT NULL
+        UNION
+        SELECT json_extract(base, '$.document.body.content_sha256') AS named FROM entities
+        WHERE project_id = ?1 AND thread_id = ?2 AND entity_kind = 'artifact' AND named IS NOT NULL
     )"""
-_DROP_OLD: Final = """DELETE FROM events
-    WHERE project_id = ? AND thread_id = ? AND entity_kind = ? AND entity_id = ? AND at_us < ?
-        AND event_id != ?"""
 _PROBE: Final = "INSERT INTO probes VALUES (1, 1) ON CONFLICT DO UPDATE SET count = count + 1"
+_LISTED_ROWS: Final = 500
+_COMPACT_ROWS: Final = 100
+"""Events that are folded in one transaction: who asks meanwhile waits for them, messages of some length."""
+
+_ALL_ROWS: Final = -1
 _BEFORE_ALL: Final = Order(-(2**62), "")
 _AFTER_ALL_US: Final = 2**62
 
@@ -165,8 +189,50 @@ class SqliteStateStore:
         return await self._file.read(read)
 
     async def compact(self, project_id: str, *, before_us: int) -> int:
-        """See `StateStore`."""
-        return await self._file.write(lambda connection, _: _compact(connection, project_id, before_us))
+        """See `StateStore`. A thing at a time, some events a transaction: others take turns with it."""
+        gone = 0
+        async for key in self._with_old_events(project_id, before_us):
+            is_done = False
+            while not is_done:
+                count, is_done = await self._file.write(
+                    lambda connection, _, key=key: _compact(connection, project_id, key, before_us)
+                )
+                gone += count
+        await self._forget_contents(project_id)
+        return gone
+
+    async def _with_old_events(self, project_id: str, before_us: int) -> AsyncGenerator[EntityKey]:
+        """The things of which single events from before that instant are held beside the last one."""
+        last = ("", "", "")
+        while True:
+            found = await self._file.read(
+                lambda connection, last=last: connection.execute(
+                    _ENTITIES_AFTER, (before_us, project_id, *last, _LISTED_ROWS)
+                ).fetchall()
+            )
+            for *key, has_old in found:
+                if has_old:
+                    yield EntityKey(*key)
+            if len(found) < _LISTED_ROWS:
+                return
+            last = found[-1][:3]
+
+    async def _forget_contents(self, project_id: str) -> None:
+        """Drop the contents that neither an event nor a thing of their thread names any more.
+
+        In one transaction with the look for names: an event brings its contents along in its own.
+        """
+        held = await self._file.read(
+            lambda connection: connection.execute(_CONTENTS, (project_id,)).fetchall()
+        )
+        by_thread: defaultdict[str, list[str]] = defaultdict(list)
+        for thread_id, sha256 in held:
+            by_thread[thread_id].append(sha256)
+        for thread_id, digests in by_thread.items():
+            values = (project_id, thread_id, json.dumps(digests))
+            await self._file.write(
+                lambda connection, _, values=values: connection.execute(_FORGET_CONTENTS, values).rowcount
+            )
 
     async def projects(self) -> Sequence[str]:
         """See `StateStore`."""
@@ -261,9 +327,10 @@ def _events(
     *,
     after: EntityState | None,
     before_us: int = _AFTER_ALL_US,
+    limit: int = _ALL_ROWS,
 ) -> Iterator[StateRecord]:
     last = _BEFORE_ALL if after is None else after.last
-    return map(_record, connection.execute(_EVENTS_OF_ENTITY, (project_id, *key, *last, before_us)))
+    return map(_record, connection.execute(_EVENTS_OF_ENTITY, (project_id, *key, *last, before_us, limit)))
 
 
 def _move_heads(connection: sqlite3.Connection, project_id: str, places: Iterable[Place]) -> None:
@@ -281,19 +348,24 @@ def _read_group(connection: sqlite3.Connection, project_id: str, place: Place) -
     return StoredGroup(version=found[0], data=encode_group(document.encode() for _, _, document in rows))
 
 
-def _compact(connection: sqlite3.Connection, project_id: str, before_us: int) -> int:
-    gone = 0
-    for key in [EntityKey(*row) for row in connection.execute(_OLD_ENTITIES, (project_id, before_us))]:
-        held = _state(connection, project_id, key)
-        base = None if held is None else held.base
-        old = _events(connection, project_id, key, after=base, before_us=before_us)
-        base = compacted(fold_anew(base, old))
-        rest = _events(connection, project_id, key, after=base)
-        state = fold_anew(base, rest)
-        _put_state(connection, project_id, key, state)
-        last_event_id = "" if state is None else state.last.event_id
-        gone += connection.execute(_DROP_OLD, (project_id, *key, before_us, last_event_id)).rowcount
-    return gone
+def _compact(
+    connection: sqlite3.Connection, project_id: str, key: EntityKey, before_us: int
+) -> tuple[int, bool]:
+    """Forget some of the oldest events about one thing; how many, and whether that were all."""
+    found = connection.execute(_GET_BASE, (project_id, *key)).fetchone()
+    if found is None:
+        return 0, True
+    last_event_id, written = found
+    base = decode_base(written)
+    old = list(_events(connection, project_id, key, after=base, before_us=before_us, limit=_COMPACT_ROWS))
+    # What all events come to is as it was: only where its memory of single ones begins has moved.
+    base = compacted(fold_anew(base, old))
+    if base is None:
+        return 0, True
+    if old:
+        connection.execute(_PUT_BASE, (encode_base(base), project_id, *key))
+    forgotten = connection.execute(_FORGET_OLD, (project_id, *key, before_us, *base.last, last_event_id))
+    return forgotten.rowcount, len(old) < _COMPACT_ROWS
 
 
 def _event_row(project_id: str, record: StateRecord) -> tuple[Any, ...]:
