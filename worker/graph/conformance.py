@@ -32,6 +32,7 @@ SKIPPED_FOLDERS: Final = frozenset({"tests", "test", "node_modules", "build", "d
 _KEY_LIKE: Final = frozenset(
     {"id", "slug", "alias", "session_id", "project_id", "node_id", "uid", "uuid", "basename"}
 )
+_OWN_KEYS: Final = frozenset(rule.key for rule in LABEL_RULE_OF.values())
 _UNIQUE: Final = "key"
 
 # What a hole may hold, by how its type is written.
@@ -151,7 +152,8 @@ def _key_stray(use: Use) -> str:
     """Whether a pattern names nodes by what is no key of theirs.
 
     A MERGE must say the unique key, else two projects meet in one node, and nothing but what belongs to the
-    identity. A MATCH may ask for other properties, but for no other label's key.
+    identity. A MATCH may ask for other properties, but for no other label's key. A property of what a store
+    keeps for itself may be any key: the node has a label of the canon beside that one.
     """
     if use.name == _KEY_HOLE:
         return ""
@@ -167,6 +169,8 @@ def _key_stray(use: Use) -> str:
                 return f"{use.name} is no key of {label}; its keys are {unique} and {own}"
             if unique not in use.keys:
                 return f"a MERGE of {label} without {unique} lets two projects meet"
+        elif use.is_property and label in BOOKKEEPING_KEYS and use.name in _OWN_KEYS:
+            continue
         elif use.name in _KEY_LIKE - {unique, own}:
             return f"{use.name} is no key of {label}; its keys are {unique} and {own}"
     return ""

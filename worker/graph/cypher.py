@@ -41,6 +41,8 @@ _CLAUSES: Final = frozenset(
     {"MATCH", "MERGE", "CREATE", "WHERE", "SET", "REMOVE", "RETURN", "WITH", "UNWIND", "DELETE", "CALL"}
     | {"FOR", "ON", "REQUIRE", "ASSERT", "FOREACH", "YIELD"}
 )
+_ABOUT_NODES: Final = frozenset({"WHERE", "SET", "ON"})
+"""Clauses in which a property of a node says which one it is, or what it is to be."""
 _BLOCKS: Final = frozenset({"EXISTS", "COUNT", "COLLECT", "CALL"})
 _BEFORE_PATTERN: Final = frozenset({",", "-", "->", "<-", "=", "("})
 _OPEN: Final = {"(": ")", "[": "]", "{": "}"}
@@ -55,11 +57,13 @@ class Use:
     """Without backticks; `$` where a parameter decides."""
     offset: int
     clause: str = ""
-    """Of a key: the clause of its pattern, or REQUIRE for a constraint."""
+    """Of a key: the clause that it stands in, REQUIRE for a constraint."""
     labels: tuple[str, ...] = ()
-    """Of a key: the labels of its pattern."""
+    """Of a key: the labels of its pattern, or of the variable that it is a property of."""
     keys: tuple[str, ...] = ()
-    """Of a key: all keys of its pattern."""
+    """Of a key: all keys of its pattern; of a property itself."""
+    is_property: bool = False
+    """Of a key: whether it is a variable's property, and stands in no map."""
 
 
 @dataclass(slots=True)
@@ -119,6 +123,7 @@ class _Scan:
             elif token.kind == "name":
                 yield from self._compared(token)
                 yield from self._procedure(token)
+                yield from self._property(token)
             self.at += 1
 
     def _peek(self, steps: int) -> _Token:
@@ -155,6 +160,7 @@ class _Scan:
         inside = self.open[-1] if self.open else ""
         kind: UseKind = "relation" if inside == "-[" else "label"
         variable = self._peek(-1).name if self._peek(-1).is_name else ""
+        is_pattern = self._peek(-2).text == "("
         names: list[str] = []
         depth = 0
         expects_name = True
@@ -181,7 +187,8 @@ class _Scan:
                 break
             self.at += 1
         if kind == "label":
-            if variable:
+            # Elsewhere it is a question, or what a node becomes beside what it is.
+            if is_pattern and variable:
                 self.labels_of[variable] = tuple(names)
             if self._peek(0).text == "{" and inside == "(":
                 yield from self._keys(self.at, tuple(names))
@@ -242,6 +249,22 @@ class _Scan:
             before = self._peek(-2)
             if before.kind == "string":
                 yield Use(kind="label", name=before.text[1:-1], offset=before.offset)
+
+    def _property(self, token: _Token) -> Iterator[Use]:
+        """`n.id` where it chooses or changes a node whose labels are known."""
+        labels = self.labels_of.get(token.name)
+        dot, name = self._peek(1), self._peek(2)
+        is_own = self._peek(-1).text != "." and dot.text == "." and name.is_name
+        if labels and is_own and self.clause in _ABOUT_NODES:
+            yield Use(
+                kind="key",
+                name=name.name,
+                offset=name.offset,
+                clause=self.clause,
+                labels=labels,
+                keys=(name.name,),
+                is_property=True,
+            )
 
     def _procedure(self, token: _Token) -> Iterator[Use]:
         """`apoc.merge.node(['X'], …)`, `apoc.create.addLabels(n, $labels)`: labels and types as values."""

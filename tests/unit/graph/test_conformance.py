@@ -71,6 +71,34 @@ def test_this_project_keeps_to_the_canon() -> None:
             "CREATE CONSTRAINT c FOR (f:File) REQUIRE (f.project, f.key) IS NODE KEY",
             ["File is unique by key, not by project"],
         ),
+        (
+            "MATCH (n:Volk) WHERE n.id = $i RETURN n",
+            ["id is no key of Volk; its keys are key and alias"],
+        ),
+        (
+            "MATCH (n:Function) WHERE n.name = $n AND n.basename = $b RETURN n",
+            ["basename is no key of Function; its keys are key and id"],
+        ),
+        (
+            "MATCH (s:Session)-[:HAS]->(g:Goal) WHERE $i IN [s.`id`, g.id] RETURN s",
+            ["id is no key of Session; its keys are key and session_id"],
+        ),
+        (
+            "MERGE (p:Project {key: $k}) ON CREATE SET p.slug = $s ON MATCH SET p.project_id = $s",
+            ["project_id is no key of Project; its keys are key and slug"],
+        ),
+        (
+            "MATCH (v:Volk) CALL (v) { MATCH (f:File) WHERE f.id = v.id RETURN f } RETURN f",
+            ["id is no key of Volk; its keys are key and alias"],
+        ),
+        (
+            "MATCH (n:GraphNode) WHERE n.project_id = $p SET n.id = $id",
+            ["project_id is no key of GraphNode; its keys are ref and ref"],
+        ),
+        (
+            "CREATE INDEX i FOR (f:File) ON (f.basename)",
+            ["basename is no key of File; its keys are key and id"],
+        ),
         ("match (m:Odd) return m", ["no label of the canon: Odd"]),
         ("merge (m:Odd {key: $key})", ["no label of the canon: Odd"]),
         ("Merge (m:Odd {key: $key}) Set m.x = 1", ["no label of the canon: Odd"]),
@@ -100,6 +128,9 @@ def test_each_kind_of_stray_is_named(statement: str, messages: list[str]) -> Non
         "MATCH (s:Session {session_id: $id}), (p:Project {slug: $slug}) RETURN point({x: 1, id: 2})",
         "MATCH (n:GraphNode {ref: $ref}) RETURN n",
         "MATCH ((:Module)-[:DEFINES]->(:Class)){1,3} RETURN 1",
+        "MATCH (s:Session) WHERE s.session_id = $id AND s.key IN $keys SET s.title = $title RETURN s.id",
+        "MATCH (n) WHERE NOT n:Volk AND $id = CASE WHEN n:Project THEN n.slug ELSE n.id END SET n:Volk",
+        "UNWIND $rows AS row MATCH (v:Volk) WHERE v.alias = row.id AND row.v.id = 1 RETURN v",
     ],
 )
 def test_what_keeps_to_the_canon_is_left_alone(statement: str) -> None:
