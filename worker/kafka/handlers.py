@@ -53,6 +53,7 @@ from worker.kafka.received import (
 from worker.kafka.records import Handled, InboundRecord, Publisher
 from worker.kafka.replies import Replies, Routes
 from worker.kafka.spans import note_bundle, note_ids, note_outcome, record_span
+from worker.logs import bind_ids
 from worker.outcomes import (
     Trail,
     bundle_chars,
@@ -232,6 +233,7 @@ class RequestHandler:
             self._telemetry.count_notes(received.decoded.notes)
         if received.key is not None:
             note_ids(received.key.project_id, received.key.request_id)
+        bind_ids(received.project_id, request_id=received.request_id)
         return received
 
     def _is_forgotten(self, record: InboundRecord) -> bool:

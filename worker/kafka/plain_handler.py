@@ -22,6 +22,7 @@ from worker.kafka.received import BodyLimits, Received, defect
 from worker.kafka.records import Handled, InboundRecord
 from worker.kafka.replies import Replies
 from worker.kafka.spans import note_outcome, record_span
+from worker.logs import bind_ids
 from worker.telemetry import SPAN_DECODE, Telemetry
 
 _log = structlog.get_logger(__name__)
@@ -69,6 +70,7 @@ class PlainHandler(ABC, Generic[R, T]):
             await self._failpoints.reach("decode", record.value or b"")
             with self._telemetry.leaf(SPAN_DECODE):
                 received = await self._receive(record, headers)
+            bind_ids(received.project_id, **{received.ID_FIELD: received.request_id})
             if received.refusal is not None:
                 return await self._refuse(received, received.refusal)
             try:
