@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import Final
@@ -22,6 +23,7 @@ from worker.code.indexing import (
     OnProgress,
     index_project,
 )
+from worker.code.skipping import skip_folder
 from worker.errors import Unavailable, WorkerError
 from worker.graph.store import GraphStore
 
@@ -31,7 +33,10 @@ DEBOUNCE_SECONDS: Final = 0.3
 POLL_SECONDS: Final = 1.0
 """How often it is looked whether the folder is still the same one, and whether a store is back."""
 
-_NEW_COMMIT: Final = (".git", "logs", "HEAD")
+_UNWATCHED: Final = frozenset({"version_control", "virtual_environment", "dependencies", "cache"})
+"""Of the rules by which a scan leaves out folders, those of folders in which much is written."""
+
+_GIT_FILE_BYTES: Final = 10_000
 
 WatchOutcome = IndexReport | WorkerError | OSError
 
@@ -66,7 +71,8 @@ async def watch(
                 yield error
             await _first(stop, timeout_seconds=poll_seconds)
             continue
-        tree = _Tree(root, stop, debounce_seconds=debounce_seconds, poll_seconds=poll_seconds)
+        places = await asyncio.to_thread(_places, root)
+        tree = _Tree(*places, stop, debounce_seconds=debounce_seconds, poll_seconds=poll_seconds)
         try:
             # The watcher has to stand before the first index looks, or what changes in between is lost.
             await tree.start()
@@ -136,15 +142,21 @@ class _Watch:
 
 
 class _Tree:
-    """One watcher of one folder, which must be closed."""
+    """One watcher of one folder and of the log of its commits, which must be closed."""
 
     def __init__(
-        self, root: Path, stop: asyncio.Event, *, debounce_seconds: float, poll_seconds: float
+        self,
+        root: Path,
+        commit_log: Path,
+        stop: asyncio.Event,
+        *,
+        debounce_seconds: float,
+        poll_seconds: float,
     ) -> None:
         self._stopping = asyncio.create_task(stop.wait())
         self._changes = _awatch(
-            root,
-            watch_filter=_Filter(),
+            *([root] if commit_log.is_relative_to(root) else [root, commit_log.parent]),
+            watch_filter=_Filter(root, commit_log),
             debounce=int(debounce_seconds * 1_000),
             rust_timeout=max(1, int(poll_seconds * 1_000)),
             yield_on_timeout=True,
@@ -181,8 +193,40 @@ class _Tree:
 class _Filter(DefaultFilter):
     """What may change the graph: no caches and editors' files, but new commits."""
 
+    ignore_dirs = ()
+
+    def __init__(self, root: Path, commit_log: Path) -> None:
+        super().__init__()
+        self._root = root
+        self._commit_log = commit_log
+
     def __call__(self, change: Change, path: str) -> bool:
-        return Path(path).parts[-3:] == _NEW_COMMIT or super().__call__(change, path)
+        changed = Path(path)
+        if changed == self._commit_log:
+            return True
+        if not changed.is_relative_to(self._root):
+            return False
+        # What the folders above the root are called says nothing of what is in it.
+        names = changed.relative_to(self._root).parts
+        rules = {skip_folder(name, beside=(), inside=()) for name in names}
+        return _UNWATCHED.isdisjoint(rules) and super().__call__(change, changed.name)
+
+
+def _places(root: Path) -> tuple[Path, Path]:
+    """The folder itself, and the file in which git notes each commit that is made in it."""
+    root = root.resolve()
+    git = root / ".git"
+    inside = git / "logs" / "HEAD"
+    if not git.is_file():
+        return root, inside
+    # A linked worktree: what git keeps of it lies where this file says.
+    try:
+        with git.open("rb") as file:
+            named = file.read(_GIT_FILE_BYTES).removeprefix(b"gitdir:").strip()
+        elsewhere = (root / os.fsdecode(named) / "logs" / "HEAD").resolve()
+        return root, elsewhere if elsewhere.is_file() else inside
+    except (OSError, ValueError):
+        return root, inside
 
 
 def _identity(root: Path) -> tuple[int, int] | None:

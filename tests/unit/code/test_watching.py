@@ -51,26 +51,63 @@ async def test_a_tree_that_gives_nothing_is_told_and_watched_on(tmp_path: Path) 
     await outcomes.aclose()
 
 
-async def test_a_new_commit_is_a_change(tmp_path: Path) -> None:
+@pytest.mark.parametrize("above", [".venv", "node_modules", ".idea", "__pycache__"])
+async def test_what_the_folders_above_the_root_are_called_makes_no_difference(
+    tmp_path: Path, above: str
+) -> None:
+    root = tmp_path / above / "tree"
+    root.mkdir(parents=True)
+    (root / "a.py").write_text("def f(): pass\n")
+    outcomes = watch(
+        MemoryGraphStore(), "p", root, stop=asyncio.Event(), debounce_seconds=0.05, poll_seconds=0.05
+    )
+    assert (await next_change(outcomes)).nodes["Function"] == 1
+    (root / "b.py").write_text("def g(): pass\n")
+    assert (await next_change(outcomes)).nodes["Function"] == 2
+    await outcomes.aclose()
+
+
+def git(root: Path, *arguments: str) -> None:
+    """Run git there, as nobody in particular."""
+    identity = ("-c", "user.name=a", "-c", "user.email=a@b.c")
     environment = os.environ | {"GIT_CONFIG_GLOBAL": os.devnull}
+    subprocess.run(["git", "-C", str(root), *identity, *arguments], check=True, env=environment)
 
-    def git(*arguments: str) -> None:
-        identity = ("-c", "user.name=a", "-c", "user.email=a@b.c")
-        subprocess.run(["git", "-C", str(tmp_path), *identity, *arguments], check=True, env=environment)
 
-    git("init", "-q")
-    (tmp_path / "a.py").write_text("def f(): pass\n")
-    git("add", "-A")
-    git("commit", "-qm", "first")
+def repository(root: Path) -> None:
+    """Make one with a file and a commit."""
+    git(root, "init", "-q")
+    (root / "a.py").write_text("def f(): pass\n")
+    git(root, "add", "-A")
+    git(root, "commit", "-qm", "first")
+
+
+async def test_a_new_commit_in_a_linked_worktree_is_a_change(tmp_path: Path) -> None:
+    main, root = tmp_path / "main", tmp_path / "linked"
+    main.mkdir()
+    repository(main)
+    git(main, "worktree", "add", "-q", str(root))
+    outcomes = watch(
+        MemoryGraphStore(), "p", root, stop=asyncio.Event(), debounce_seconds=0.05, poll_seconds=0.05
+    )
+    assert (await next_change(outcomes)).nodes["Commit"] == 1
+    # No file of the tree is touched, the log of commits alone.
+    git(root, "commit", "-q", "--amend", "-m", "first, with other words")
+    assert (await next_change(outcomes)).is_changed
+    await outcomes.aclose()
+
+
+async def test_a_new_commit_is_a_change(tmp_path: Path) -> None:
+    repository(tmp_path)
     outcomes = watch(
         MemoryGraphStore(), "p", tmp_path, stop=asyncio.Event(), debounce_seconds=0.05, poll_seconds=0.05
     )
     first = await anext(outcomes)
     assert isinstance(first, IndexReport)
-    git("commit", "-q", "--allow-empty", "-m", "empty")
-    git("commit", "-q", "--amend", "-m", "first, with other words", "--allow-empty")
+    git(tmp_path, "commit", "-q", "--allow-empty", "-m", "empty")
+    git(tmp_path, "commit", "-q", "--amend", "-m", "first, with other words", "--allow-empty")
     (tmp_path / "a.py").write_text("def f(): return 1\n")
-    git("commit", "-qam", "second")
+    git(tmp_path, "commit", "-qam", "second")
     async for outcome in outcomes:
         if isinstance(outcome, IndexReport) and outcome.nodes.get("Commit") == 2:
             break
