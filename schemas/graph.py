@@ -4,6 +4,9 @@ One table, from which the constraints of a store, the check of writers and queri
 shapes are made. A label or relation that does not stand here does not exist. There are no synonyms:
 containment is DEFINES, test linkage is TESTED_BY, a requirement that code serves is reached by TRACES_TO.
 
+The state of threads lies in documents that a state store folds, `StateEntity` in Neo4j, and not in nodes of
+its own: but for its events, the labels and relations of state are reserved for what others write.
+
 Within a project a node is named by its label and the value of its key; in a store the unique key is
 `{project}:{key}`, so two projects never meet. Ids never fold case or underscores.
 """
@@ -83,6 +86,9 @@ class LabelRule:
     """Whether nodes have a time to live: they are events, and compaction forgets those."""
     is_searched: bool = False
     """Whether people and large projects look for it by words: it stands in the full-text index."""
+    is_reserved: bool = False
+    """Whether nothing here writes it: graphs that were migrated hold it, and what others write beside this
+    project. Its key has a constraint all the same, and the check of writers knows it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,6 +98,8 @@ class RelationRule:
     relation: Relation
     meaning: str
     joins: frozenset[tuple[NodeLabel, NodeLabel]]
+    is_reserved: bool = False
+    """Whether nothing here writes it, as of labels."""
 
 
 def _joins(
@@ -126,19 +134,19 @@ LABEL_RULES: Final[tuple[LabelRule, ...]] = (
     LabelRule(label="Requirement", id_form="the requirement's literal id", is_searched=True),
     LabelRule(label="RequirementItem", id_form="literal id of what code can serve", is_searched=True),
     LabelRule(label="Decision", id_form="the decision's id, or path of its record", is_searched=True),
-    LabelRule(label="Thread", id_form="thread id"),
-    LabelRule(label="Goal", id_form="goal id"),
-    LabelRule(label="PlanDocument", id_form="plan id"),
-    LabelRule(label="PlanStep", id_form="`<plan id>#<step id>`"),
-    LabelRule(label="WorkItem", id_form="work item id"),
-    LabelRule(label="HandOff", id_form="event id"),
-    LabelRule(label="Memory", id_form="memory id"),
+    LabelRule(label="Thread", id_form="thread id", is_reserved=True),
+    LabelRule(label="Goal", id_form="goal id", is_reserved=True),
+    LabelRule(label="PlanDocument", id_form="plan id", is_reserved=True),
+    LabelRule(label="PlanStep", id_form="`<plan id>#<step id>`", is_reserved=True),
+    LabelRule(label="WorkItem", id_form="work item id", is_reserved=True),
+    LabelRule(label="HandOff", id_form="event id", is_reserved=True),
+    LabelRule(label="Memory", id_form="memory id", is_reserved=True),
     LabelRule(label="TestResult", id_form="event id", expires=True),
-    LabelRule(label="Volk", key="alias", id_form="the volk's alias"),
-    LabelRule(label="Session", key="session_id", id_form="session id"),
-    LabelRule(label="Intent", id_form="intent id"),
-    LabelRule(label="PipelineRun", id_form="run id"),
-    LabelRule(label="Artifact", id_form="artifact id"),
+    LabelRule(label="Volk", key="alias", id_form="the volk's alias", is_reserved=True),
+    LabelRule(label="Session", key="session_id", id_form="session id", is_reserved=True),
+    LabelRule(label="Intent", id_form="intent id", is_reserved=True),
+    LabelRule(label="PipelineRun", id_form="run id", is_reserved=True),
+    LabelRule(label="Artifact", id_form="artifact id", is_reserved=True),
     LabelRule(label="Message", id_form="event id", expires=True),
     LabelRule(label="GatewayEvent", id_form="event id", expires=True),
     LabelRule(label="ToolCall", id_form="event id", expires=True),
@@ -190,6 +198,7 @@ RELATION_RULES: Final[tuple[RelationRule, ...]] = (
         relation="DEPENDS_ON",
         meaning="waits for",
         joins=_joins(("PlanStep",), ("PlanStep",)) | _joins(("WorkItem",), ("WorkItem",)),
+        is_reserved=True,
     ),
     RelationRule(
         relation="OWNS", meaning="answers for, as CODEOWNERS says", joins=_joins(("Owner",), ("File",))
@@ -199,6 +208,7 @@ RELATION_RULES: Final[tuple[RelationRule, ...]] = (
         relation="HAS",
         meaning="holds the state",
         joins=_joins(("Thread", "Session"), _RUN_STATE) | _joins(("PipelineRun",), ("Session", "Volk")),
+        is_reserved=True,
     ),
     RelationRule(
         relation="REFERS_TO",
@@ -207,6 +217,7 @@ RELATION_RULES: Final[tuple[RelationRule, ...]] = (
             ("Message", "GatewayEvent", "ToolCall", "TestResult", "Artifact", "WorkItem", "HandOff"),
             (*_IN_FILES, *_SPECIFIED, "Decision", "PlanStep"),
         ),
+        is_reserved=True,
     ),
 )
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import re
+from collections.abc import Iterator
+from pathlib import Path
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -21,6 +24,7 @@ from schemas.graph import (
 )
 from worker.stores.neo4j_state_rows import SIGNAL_LABELS, TAKE_LABELS
 
+INDEXER = Path(__file__).parents[3] / "worker" / "code"
 NAME = re.compile(r"[A-Z][A-Za-z]*")
 TYPE = re.compile(r"[A-Z]+(?:_[A-Z]+)*")
 projects = st.from_regex(r"[A-Za-z0-9._-]{1,20}", fullmatch=True)
@@ -59,6 +63,25 @@ def test_what_expires_is_what_events_are_labelled_as_and_what_takes_labels_away_
     expiring = {rule.label for rule in LABEL_RULES if rule.expires}
     assert {*SIGNAL_LABELS.values()} == expiring
     assert {*re.findall(r":(\w+)", TAKE_LABELS.split("REMOVE")[1])} == expiring
+
+
+def test_what_is_not_reserved_is_what_the_indexer_and_the_events_of_state_write() -> None:
+    named = {name for path in sorted(INDEXER.rglob("*.py")) for name in _names_in(path)}
+    rules = {rule.label: rule.is_reserved for rule in LABEL_RULES}
+    rules |= {rule.relation: rule.is_reserved for rule in RELATION_RULES}
+    written = {name for name, is_reserved in rules.items() if not is_reserved}
+    assert named & {*rules} | {*SIGNAL_LABELS.values()} == written
+
+
+def _names_in(path: Path) -> Iterator[str]:
+    """Every text of a module that nothing is compared with: what is compared is read."""
+    waiting: list[ast.AST] = [ast.parse(path.read_text())]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield node.value
+        if not isinstance(node, ast.Compare):
+            waiting += ast.iter_child_nodes(node)
 
 
 def test_the_keys_are_those_that_the_specification_names() -> None:
