@@ -233,11 +233,11 @@ def usage_report(
     ] = None,
     html: Annotated[
         Path | None,
-        typer.Option("--html", help="Write a page with charts to this file; it reads rotated logs, too."),
+        typer.Option("--html", help="Write a page with charts to this file."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Totals per layer, volk and subject from the usage log; as a page over time, too.
+    """Totals per layer, volk and subject from the usage log and its rotated files; as a page over time, too.
 
     Example: `context-worker usage report --json | jq .per_layer`
     """
@@ -252,7 +252,7 @@ def usage_report(
             fail("--html and --json exclude each other")
         _write_usage_page(html, source)
         return
-    totals = aggregate_usage(read_usage_records(source))
+    totals = aggregate_usage(read_usage_records(source, include_rotated=True))
     if as_json:
         sys.stdout.write(to_json(totals) + "\n")
     else:

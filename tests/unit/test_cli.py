@@ -135,6 +135,15 @@ def test_usage_report_reads_a_log(tmp_path: Path) -> None:
     assert json.loads(result.stdout)["total_calls"] == 1
 
 
+def test_usage_report_counts_what_was_rotated_away(tmp_path: Path) -> None:
+    log, line = tmp_path / "usage.jsonl", '{"volk": "smith", "subject": "chat", "usage": {"spent": 7}}\n'
+    log.write_text(line)
+    log.with_name("usage.jsonl.1").write_text(2 * line)
+    told = runner.invoke(app, ["usage", "report", "--path", str(log), "--json"])
+    assert json.loads(told.stdout)["total_calls"] == 3
+    assert "3 calls" in runner.invoke(app, ["usage", "report", "--path", str(log)]).stdout
+
+
 def test_usage_report_writes_a_page_and_not_json_beside_it(tmp_path: Path) -> None:
     log, page = tmp_path / "usage.jsonl", tmp_path / "usage.html"
     log.write_text('{"volk_alias": "smith", "subject": "chat", "outcome": "complete"}\n')
