@@ -19,11 +19,13 @@ from worker.decoding import read_ids
 from worker.errors import Unavailable
 from worker.kafka.connection import KafkaConnection
 from worker.kafka.dead_letters import DeadLetterTopic
+from worker.logs import mask_url
 from worker.ports import CrashLedger, OutcomeStore
 from worker.purging import Places, Purged, purge
 from worker.settings import Content, Graph, Http, Kafka, Outcomes, Settings, State, read_secret
 from worker.stores.sqlite import SqliteCrashLedger, SqliteOutcomeStore
 from worker.tls import client_context
+from worker.usage.log import USAGE_LOG_VARIABLE, usage_log_path
 from worker.wiring_graph import build_graph_store, build_pack_cache
 from worker.wiring_state import build_state_store
 
@@ -158,7 +160,16 @@ def dead_letter_topic(settings: Settings) -> DeadLetterTopic:
 
 
 async def purge_once(settings: Settings, project_id: str, thread_id: str | None) -> Purged:
-    """Erase a project, or a thread of it, in every store that the settings name. Raises StoreUnavailable."""
+    """Erase a project, or a thread of it, in every store that the settings name, and say on the way where.
+
+    Raises StoreUnavailable, and FileNotFoundError where a store's file is not there, before anything is
+    erased.
+    """
+    from worker.terminal import talk  # noqa: PLC0415 - a worker says nothing to a person
+
+    _refuse_absent_files(settings)
+    for what, place in purged_places(settings).items():
+        talk.print(f"{what}: {place}", markup=False, soft_wrap=True)
     async with AsyncExitStack() as stack:
         places = Places(
             graph=build_graph_store(settings),
@@ -169,6 +180,46 @@ async def purge_once(settings: Settings, project_id: str, thread_id: str | None)
         for store in (places.graph, places.state, places.packs, places.outcomes):
             stack.push_async_callback(store.close)
         return await purge(project_id, thread_id, places)
+
+
+def _refuse_absent_files(settings: Settings) -> None:
+    """Purging must not make a store: an empty one has nothing to erase, and hides which one was meant."""
+    files: dict[str, Path] = {}
+    if settings.graph.store == "sqlite":
+        files |= {"graph": settings.graph.sqlite_path, "state": settings.state.sqlite_path}
+    if settings.outcomes.store == "sqlite":
+        files["outcomes"] = settings.outcomes.sqlite_path
+    absent = [file_place(path, f"{group}.sqlite_path") for group, path in files.items() if not path.exists()]
+    if absent:
+        raise FileNotFoundError(
+            f"erased nothing: no file at {', '.join(absent)}; purge in the worker's folder, with its settings"
+        )
+
+
+def purged_places(settings: Settings) -> dict[str, str]:
+    """Where is looked for what is erased."""
+    graph, outcomes = settings.graph, outcomes_place(settings.outcomes)
+    neo4j = None if graph.neo4j_url is None else f"{mask_url(graph.neo4j_url)} (graph.neo4j_url)"
+    state = neo4j or file_place(settings.state.sqlite_path, "state.sqlite_path")
+    return {
+        "graph": neo4j or file_place(graph.sqlite_path, "graph.sqlite_path"),
+        "state": f"{state}, copies at {outcomes}" if settings.outcomes.store == "redis" else state,
+        "packs": outcomes if graph.pack_cache == "redis" else "in the memory of each worker",
+        "outcomes": outcomes,
+        "usage log": file_place(usage_log_path(), USAGE_LOG_VARIABLE),
+    }
+
+
+def outcomes_place(outcomes: Outcomes) -> str:
+    """Where outcomes are kept, and what says so."""
+    if outcomes.store == "redis":
+        return f"{mask_url(str(outcomes.redis_url))} (outcomes.redis_url)"
+    return file_place(outcomes.sqlite_path, "outcomes.sqlite_path")
+
+
+def file_place(path: Path, option: str) -> str:
+    """A file and what names it: another folder or environment has another one."""
+    return f"{path} ({option}{'' if path.is_absolute() else f', seen from {Path.cwd()}'})"
 
 
 def redrivable_topics(settings: Settings) -> frozenset[str]:

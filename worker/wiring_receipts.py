@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from worker.explaining.stored import NotExplainable, Stored, stored_of
-from worker.logs import mask_url
 from worker.planning import ContentPolicy
 from worker.ports import OutcomeKey, Tombstone
 from worker.receipts.capture import CaptureUnreadable
-from worker.settings import Outcomes, Settings
+from worker.settings import Settings
 from worker.wiring import content_policy
-from worker.wiring_kafka import build_store
+from worker.wiring_kafka import build_store, outcomes_place
 
 
 def explaining_policy(settings: Settings) -> ContentPolicy:
@@ -27,7 +24,7 @@ async def read_stored(settings: Settings, key: OutcomeKey) -> Stored:
     outcomes = settings.outcomes
     if outcomes.store == "sqlite" and not outcomes.sqlite_path.exists():
         # Asking must not make one.
-        raise NotExplainable(f"no outcome store at {_place(outcomes)}")
+        raise NotExplainable(f"no outcome store at {outcomes_place(outcomes)}")
     store = build_store(settings)
     try:
         held = await store.get(key)
@@ -36,8 +33,8 @@ async def read_stored(settings: Settings, key: OutcomeKey) -> Stored:
     if held is None:
         raise NotExplainable(
             f"project {key.project_id!r} has no outcome of request {key.request_id!r}, generation"
-            f" {key.generation}, in the outcome store at {_place(outcomes)}: ids belong to their project;"
-            f" receipts are kept {outcomes.keep_seconds / 3_600:g} h, outcomes forgotten after"
+            f" {key.generation}, in the outcome store at {outcomes_place(outcomes)}: ids belong to their"
+            f" project; receipts are kept {outcomes.keep_seconds / 3_600:g} h, outcomes forgotten after"
             f" {outcomes.forget_seconds / 3_600:g} h"
         )
     if isinstance(held, Tombstone):
@@ -48,11 +45,3 @@ async def read_stored(settings: Settings, key: OutcomeKey) -> Stored:
             f" digest is left, {held.request_digest[:16]}…",
         )
     return stored_of(held)
-
-
-def _place(outcomes: Outcomes) -> str:
-    """Where outcomes are kept, and what says so: another folder or environment has another store."""
-    if outcomes.store == "redis":
-        return f"{mask_url(str(outcomes.redis_url))} (outcomes.redis_url)"
-    path = outcomes.sqlite_path
-    return f"{path} (outcomes.sqlite_path{'' if path.is_absolute() else f', seen from {Path.cwd()}'})"

@@ -167,7 +167,9 @@ def test_this_code_base_keeps_to_the_canon() -> None:
 
 
 def test_purge_asks_first_and_then_erases_what_there_is(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("WORKER_OUTCOMES__SQLITE_PATH", str(tree.parent / "outcomes.db"))
+    for store in ("outcomes", "state"):
+        (tree.parent / f"{store}.db").touch()
+        monkeypatch.setenv(f"WORKER_{store.upper()}__SQLITE_PATH", str(tree.parent / f"{store}.db"))
     monkeypatch.setenv("ORCHESTRATA_CONTEXT_USAGE_LOG", str(tree.parent / "usage.jsonl"))
     index(tree)
     refused = runner.invoke(app, ["purge", "--project", "shop"], input="n\n")

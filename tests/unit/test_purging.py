@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from pydantic import SecretStr
 
 from tests.support.handling import FIELDS as REQUEST
 from tests.support.handling import Bench, open_store, record
@@ -18,10 +20,12 @@ from worker.ports import OutcomeKey
 from worker.providers.snapshots import Snapshots
 from worker.providers.threads import SourceThreads
 from worker.purging import Places, purge
+from worker.settings import Graph, Outcomes, Settings, State
 from worker.stores.memory_packs import MemoryPackCache
 from worker.stores.sqlite_graph import SqliteGraphStore
 from worker.stores.sqlite_state import SqliteStateStore
 from worker.usage.log import read_usage_records, write_usage_record
+from worker.wiring_kafka import purge_once, purged_places
 
 
 @dataclass(kw_only=True)
@@ -147,3 +151,45 @@ async def test_a_purged_project_can_be_filled_again(traces: Traces) -> None:
     reply = json.loads(traces.bench.stores.on("context.sync-results")[-1].value)
     assert reply["graph_version"] == 1
     assert reply["counts"]["nodes.Function"] == 2
+
+
+def test_a_store_that_is_not_there_is_named_and_not_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(FileNotFoundError) as caught:
+        asyncio.run(purge_once(Settings(), "acme", None))
+    for group in ("graph", "state", "outcomes"):
+        assert f"{group}.db ({group}.sqlite_path, seen from {tmp_path})" in str(caught.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+async def test_each_place_is_said_that_was_searched(
+    traces: Traces, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = traces.folder
+    monkeypatch.setenv("ORCHESTRATA_CONTEXT_USAGE_LOG", str(folder / "usage.jsonl"))
+    settings = Settings(
+        graph=Graph(sqlite_path=folder / "graph.db"),
+        state=State(sqlite_path=folder / "state.db"),
+        outcomes=Outcomes(sqlite_path=folder / "outcomes.db"),
+    )
+    assert (await purge_once(settings, "acme", None)).usage_lines == 2
+    assert capsys.readouterr().err.splitlines() == [
+        f"graph: {folder}/graph.db (graph.sqlite_path)",
+        f"state: {folder}/state.db (state.sqlite_path)",
+        "packs: in the memory of each worker",
+        f"outcomes: {folder}/outcomes.db (outcomes.sqlite_path)",
+        f"usage log: {folder}/usage.jsonl (ORCHESTRATA_CONTEXT_USAGE_LOG)",
+    ]
+
+
+def test_of_a_server_its_address_is_said_and_no_password() -> None:
+    settings = Settings(
+        graph=Graph(store="neo4j", neo4j_url="bolt://graphs:7687", neo4j_password=SecretStr("s3cret")),
+        outcomes=Outcomes(store="redis", redis_url="redis://me@packs", redis_password=SecretStr("s3cret")),
+    )
+    said = purged_places(settings)
+    assert said["graph"] == "bolt://graphs:7687 (graph.neo4j_url)"
+    assert said["outcomes"] == "redis://***@packs (outcomes.redis_url)"
+    assert said["state"] == f"{said['graph']}, copies at {said['outcomes']}"
