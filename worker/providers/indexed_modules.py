@@ -13,7 +13,7 @@ from worker.code.facts import ModuleFacts
 from worker.code.facts_codec import decode_reading
 from worker.code.kept import reading_key
 from worker.graph.model import GraphHead
-from worker.graph.store import GraphStore
+from worker.graph.store import GraphChanging, GraphStore
 
 _ATTEMPTS: Final = 2
 _PROJECTS_KEPT: Final = 4
@@ -44,12 +44,13 @@ class ModuleIndex:
     async def find(self, project_id: str, paths: Sequence[str]) -> IndexedModules | None:
         """What is kept of these files; None where the project was never indexed, or nothing is kept of it.
 
-        Of a graph that changes meanwhile, what was there before or after. Raises StoreUnavailable.
+        Of a graph that changes meanwhile, what was there before or after. Raises StoreUnavailable, also where
+        a graph is being changed and it is not known what was there before.
         """
         wanted: list[str] = []
         found: Mapping[str, bytes] = {}
         for _ in range(_ATTEMPTS):
-            head = await self._store.head(project_id)
+            head = await self._head(project_id)
             keys = None if head is None else await self._keys_of(project_id, head)
             if keys is None:
                 return None
@@ -59,6 +60,15 @@ class ModuleIndex:
             if len(found) == len(wanted):
                 break
         return await asyncio.to_thread(_modules, [found[key] for key in wanted if key in found])
+
+    async def _head(self, project_id: str) -> GraphHead | None:
+        """The head; while the graph is being changed, the one whose keys are known."""
+        try:
+            return await self._store.head(project_id)
+        except GraphChanging:
+            if project_id not in self._keys:
+                raise
+            return self._keys[project_id][0]
 
     async def _keys_of(self, project_id: str, head: GraphHead) -> dict[str, str] | None:
         """Under which key the reading of each file is kept."""

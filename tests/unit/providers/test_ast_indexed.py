@@ -17,7 +17,7 @@ from worker.code.indexing import IndexOptions, index_files
 from worker.code.sources import SourceRoots
 from worker.errors import StoreUnavailable, Unavailable
 from worker.graph.model import GraphChange, GraphHead
-from worker.graph.store import GraphStore
+from worker.graph.store import GraphChanging, GraphStore
 from worker.ports import LayerContribution
 from worker.providers.ast import INDEX_SOURCE, AstProvider
 from worker.providers.indexed_modules import ModuleIndex
@@ -104,6 +104,22 @@ async def test_a_file_that_was_read_in_part_makes_the_layer_partial(store: Graph
     layer = await layer_of(ModuleIndex(store), named=["shop/broken.py", *SHOP])
     assert (layer.status, layer.reason) == ("partial", "section_error")
     assert any("Cart" in text for text in texts(layer))
+
+
+async def test_while_a_graph_is_being_changed_what_was_there_before_is_shown(
+    store: GraphStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await put(store, SHOP)
+    index = ModuleIndex(store)
+    before = await layer_of(index)
+
+    async def changing(_: str) -> GraphHead | None:
+        raise GraphChanging("sqlite")
+
+    monkeypatch.setattr(store, "head", changing)
+    assert await layer_of(index) == before
+    with pytest.raises(StoreUnavailable):
+        await layer_of(ModuleIndex(store))
 
 
 async def test_what_was_changed_is_what_is_shown(store: GraphStore) -> None:
