@@ -60,6 +60,7 @@ async def diagnose(settings: Settings) -> list[Finding]:
         _source_roots,
         _usage_log,
         _drills,
+        _doubts,
     )
     found = await asyncio.gather(*(check(settings) for check in checks))
     return [finding for findings in found for finding in findings]
@@ -69,7 +70,8 @@ def show(findings: Sequence[Finding]) -> Table:
     """A table for a person."""
     table = Table(box=None, pad_edge=False, show_header=False)
     for finding in findings:
-        mark = "[green]ok[/]" if finding.is_ok else "[red]wrong[/]"
+        fine = "[yellow]doubtful[/]" if finding.mend else "[green]ok[/]"
+        mark = fine if finding.is_ok else "[red]wrong[/]"
         table.add_row(mark, finding.name, finding.found)
         if finding.mend:
             table.add_row("", "", f"[yellow]mend:[/] {finding.mend}")
@@ -264,6 +266,19 @@ async def _drills(settings: Settings) -> list[Finding]:
             found=f"armed: {settings.failpoints}",
             mend="unset WORKER_FAILPOINTS unless this is a drill",
         )
+    ]
+
+
+async def _doubts(settings: Settings) -> list[Finding]:
+    """Nothing that does not work, so none of them is wrong."""
+    return [
+        Finding(
+            name=option,
+            is_ok=True,
+            found=reason,
+            mend=f"set WORKER_{option.upper().replace('.', '__')}",
+        )
+        for option, reason in settings.doubts().items()
     ]
 
 

@@ -558,6 +558,9 @@ class Otlp(_Group):
         return self
 
 
+_WILDCARDS: Final = frozenset({"", "0.0.0.0", "::"})  # noqa: S104 - looked for, not bound
+
+
 class Settings(BaseSettings):
     """All options. Unknown names under a known group are refused."""
 
@@ -601,6 +604,12 @@ class Settings(BaseSettings):
         return self
 
     @model_validator(mode="after")
+    def _plugins_are_timed(self) -> Self:
+        if not self.content.strategy_plugins:
+            self.limits.refuse_idle("limits", "strategy_seconds", unless="content.strategy_plugins")
+        return self
+
+    @model_validator(mode="after")
     def _packs_have_a_server(self) -> Self:
         if self.graph.pack_cache == "redis" and self.outcomes.redis_url is None:
             msg = "graph.pack_cache redis needs outcomes.store=redis and outcomes.redis_url"
@@ -614,6 +623,21 @@ class Settings(BaseSettings):
     log_level: Annotated[str, Field(pattern=r"^(debug|info|warning|error)$")] = Field(
         default="info", description="The least severe line that is written."
     )
+
+    def doubts(self) -> dict[str, str]:
+        """What is allowed and yet is seldom meant, by the option that would mend it."""
+        found: dict[str, str] = {}
+        if self.outcomes.store == "redis" and self.graph.store == "sqlite":
+            found["graph.store"] = (
+                "outcomes.store=redis serves several hosts, while graph and state are files of this one: what"
+                " workers on other hosts keep is not seen here; they need graph.store=neo4j"
+            )
+        if self.http.host in _WILDCARDS and self.http.public_url is None:
+            found["http.public_url"] = (
+                f"unset, so URLs of large bundles name {self.http.host or 'no host'}, where nobody finds this"
+                " worker"
+            )
+        return found
 
 
 def read_secret(value: SecretStr | None, file: Path | None) -> str | None:

@@ -6,9 +6,11 @@ The client of Redis takes a tenth of a worker's start, so it is imported where t
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from pathlib import Path
+from typing import Final
 
 from aiokafka.errors import KafkaError
 from faststream.security import BaseSecurity, SASLPlaintext, SASLScram256, SASLScram512
@@ -28,6 +30,8 @@ from worker.tls import client_context
 from worker.usage.log import USAGE_LOG_VARIABLE, usage_log_path
 from worker.wiring_graph import build_graph_store, build_pack_cache
 from worker.wiring_state import build_state_store
+
+_EMBEDDED: Final[Mapping[str, object]] = {"idempotent_producer": False, "fetch_max_wait_ms": 10}
 
 
 def build_store(settings: Settings) -> OutcomeStore:
@@ -88,14 +92,15 @@ def connection_of(settings: Settings) -> KafkaConnection:
 
 def embedded_settings(settings: Settings, bootstrap_servers: str) -> Settings:
     """The settings for an embedded broker: no idempotent producer, and fetches that it answers late."""
-    kafka = settings.kafka.model_copy(
-        update={
-            "bootstrap_servers": (bootstrap_servers,),
-            "idempotent_producer": False,
-            "fetch_max_wait_ms": 10,
-        }
+    replaced = {"bootstrap_servers": (bootstrap_servers,), **_EMBEDDED}
+    return settings.model_copy(update={"kafka": settings.kafka.model_copy(update=replaced)})
+
+
+def refuse_replaced(settings: Settings) -> None:
+    """Raises ValueError where an option was set that an embedded broker replaces."""
+    settings.kafka.refuse_idle(
+        "kafka", "bootstrap_servers", *_EMBEDDED, unless="a broker other than that of run --embedded"
     )
-    return settings.model_copy(update={"kafka": kafka})
 
 
 def demo_settings(
@@ -160,16 +165,14 @@ def dead_letter_topic(settings: Settings) -> DeadLetterTopic:
 
 
 async def purge_once(settings: Settings, project_id: str, thread_id: str | None) -> Purged:
-    """Erase a project, or a thread of it, in every store that the settings name, and say on the way where.
+    """Erase a project, or a thread of it, in every store that the settings name.
 
-    Raises StoreUnavailable, and FileNotFoundError where a store's file is not there, before anything is
-    erased.
+    Says on standard error where they are. Raises StoreUnavailable, and FileNotFoundError where a store's file
+    is not there, before anything is erased.
     """
-    from worker.terminal import talk  # noqa: PLC0415 - a worker says nothing to a person
-
     _refuse_absent_files(settings)
     for what, place in purged_places(settings).items():
-        talk.print(f"{what}: {place}", markup=False, soft_wrap=True)
+        sys.stderr.write(f"{what}: {place}\n")
     async with AsyncExitStack() as stack:
         places = Places(
             graph=build_graph_store(settings),

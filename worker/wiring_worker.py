@@ -54,7 +54,7 @@ from worker.usage.log import UsageLog, tell_of_losses
 from worker.wiring import build_assembler, load_counters, utc_now
 from worker.wiring_answers import build_answers
 from worker.wiring_graph import GraphSource, build_graph
-from worker.wiring_kafka import build_ledger, build_store, connection_of, embedded_settings
+from worker.wiring_kafka import build_ledger, build_store, connection_of, embedded_settings, refuse_replaced
 from worker.wiring_state import StateSource, build_state
 from worker.wiring_sync import build_syncs
 from worker.wiring_tools import build_toolbox
@@ -462,7 +462,14 @@ def dispatch_limits(kafka: Kafka) -> DispatchLimits:
 
 
 async def run_service(settings: Settings, *, embedded: bool, embedded_port: int | None) -> int:
-    """Run until a signal asks to stop, or the embedded broker has ended; the exit code."""
+    """Run until a signal asks to stop, or the embedded broker has ended; the exit code.
+
+    Raises ValueError for an option that the embedded broker replaces.
+    """
+    if embedded:
+        refuse_replaced(settings)
+    for option, reason in settings.doubts().items():
+        log.warning("settings.doubtful", option=option, reason=reason)
     async with AsyncExitStack() as stack:
         broker = None
         if embedded:
@@ -520,5 +527,6 @@ def _summary(settings: Settings) -> dict[str, object]:
         "group": settings.kafka.group_id,
         "topics": f"{settings.kafka.topic_prefix}*",
         "outcomes": settings.outcomes.store,
+        "graph_and_state": settings.graph.store,
         "failpoints": settings.failpoints or None,
     }

@@ -7,9 +7,10 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from pydantic import SecretStr
 
 from worker import doctor
-from worker.settings import Kafka, Outcomes, Settings
+from worker.settings import Http, Kafka, Outcomes, Settings
 from worker.stores.sqlite import SqliteOutcomeStore
 
 
@@ -63,3 +64,16 @@ async def test_loading_the_clients_is_no_waiting_for_an_answer(
     monkeypatch.setattr(doctor, "import_module", alone)
     await doctor.diagnose(settings_of(tmp_path, "127.0.0.1:1"))
     assert loaded == ["worker.wiring_kafka", "worker.wiring_graph", "worker.wiring_state"]
+
+
+async def test_what_is_seldom_meant_is_said_with_its_variable_and_is_not_wrong() -> None:
+    settings = Settings(
+        kafka=Kafka(bootstrap_servers=("127.0.0.1:1",)),
+        outcomes=Outcomes(store="redis", redis_url="redis://127.0.0.1:1"),
+        http=Http(host="0.0.0.0", token=SecretStr("t")),  # noqa: S104  # what is doubted
+    )
+    findings = {found.name: found for found in await doctor.diagnose(settings)}
+    graph, url = findings["graph.store"], findings["http.public_url"]
+    assert (graph.is_ok, graph.mend) == (True, "set WORKER_GRAPH__STORE")
+    assert (url.is_ok, url.mend) == (True, "set WORKER_HTTP__PUBLIC_URL")
+    assert settings.http.host in url.found

@@ -10,6 +10,7 @@ import pytest
 from pydantic import BaseModel, SecretStr, ValidationError
 
 from worker.settings import Content, Graph, Http, Kafka, Outcomes, Settings, Tracing, read_secret
+from worker.wiring_kafka import refuse_replaced
 from worker.wiring_settings import read_settings
 
 
@@ -214,6 +215,7 @@ def test_the_environment_of_the_tests_is_not_the_workers() -> None:
         ),
         ({"HTTP__PUBLIC_URL": "http://u:p@h"}, "HTTP__PUBLIC_URL"),
         ({"TRACING__RATIO": "0.5"}, "tracing.ratio"),
+        ({"LIMITS__STRATEGY_SECONDS": "2"}, "limits.strategy_seconds"),
     ],
 )
 def test_an_option_without_effect_is_refused_by_name(
@@ -246,3 +248,38 @@ def test_a_misspelt_name_is_refused_as_unknown(monkeypatch: pytest.MonkeyPatch, 
     monkeypatch.setenv(name, "x")
     with pytest.raises(ValueError, match=f"{name}: unknown option"):
         read_settings()
+
+
+SHARED = {"store": "redis", "redis_url": "redis://r"}
+GRAPHS = {"store": "neo4j", "neo4j_url": "bolt://n"}
+ANY_HOST = {"host": "0.0.0.0", "token": "t"}  # noqa: S104  # what is doubted
+
+
+@pytest.mark.parametrize(
+    ("groups", "doubtful"),
+    [
+        ({}, []),
+        ({"outcomes": SHARED}, ["graph.store"]),
+        ({"outcomes": SHARED, "graph": GRAPHS}, []),
+        ({"http": ANY_HOST}, ["http.public_url"]),
+        ({"http": {**ANY_HOST, "host": "::"}}, ["http.public_url"]),
+        ({"http": {**ANY_HOST, "public_url": "http://worker:8080"}}, []),
+        ({"http": {**ANY_HOST, "host": "10.0.0.7"}}, []),
+        ({"outcomes": SHARED, "http": ANY_HOST}, ["graph.store", "http.public_url"]),
+    ],
+)
+def test_what_is_seldom_meant_is_known_by_the_option_that_mends_it(
+    groups: dict[str, Any], doubtful: list[str]
+) -> None:
+    assert list(Settings(**groups).doubts()) == doubtful
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("bootstrap_servers", ("127.0.0.1:9092",)), ("idempotent_producer", True), ("fetch_max_wait_ms", 5)],
+)
+def test_an_option_that_the_embedded_broker_replaces_is_refused_by_name(name: str, value: object) -> None:
+    settings = Settings(kafka=Kafka.model_validate({name: value}))
+    with pytest.raises(ValueError, match=f"kafka.{name} has no effect"):
+        refuse_replaced(settings)
+    refuse_replaced(Settings(kafka=Kafka(group_id="mine")))
