@@ -32,6 +32,7 @@ _UNAVAILABLE: Final[Mapping[PartName, LayerReason]] = {
     "memory": "memory_unavailable",
     "artifacts": "state_unavailable",
     "graph": "graph_unavailable",
+    "ast": "graph_unavailable",
     "semantic": "graph_unavailable",
     "task": "graph_unavailable",
 }
