@@ -98,14 +98,13 @@ def configure_logs(*, level: str, log_format: Literal["console", "json"]) -> Non
         else structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
     )
     shared: list[structlog.types.Processor] = [
-        structlog.contextvars.merge_contextvars,
         with_trace,
         structlog.processors.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
         structlog.processors.format_exc_info,
     ]
     structlog.configure(
-        processors=[*shared, renderer],
+        processors=[structlog.contextvars.merge_contextvars, *shared, renderer],
         wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelNamesMapping()[level.upper()]),
         # Asked for each logger: standard error may be another file by then.
         logger_factory=lambda *_: structlog.WriteLogger(sys.stderr),
@@ -115,6 +114,7 @@ def configure_logs(*, level: str, log_format: Literal["console", "json"]) -> Non
     libraries.addFilter(Sparingly())
     libraries.setFormatter(
         structlog.stdlib.ProcessorFormatter(
+            # Without a record's ids: a client that was made anew while one was worked on serves the others, too.
             foreign_pre_chain=[structlog.stdlib.add_logger_name, *shared],
             processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, renderer],
         )

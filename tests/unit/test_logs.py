@@ -20,8 +20,9 @@ ROOT = Path(__file__).parents[2]
 SCRIPT = """
 import logging, sys
 import structlog
-from worker.logs import configure_logs
+from worker.logs import bind_ids, configure_logs
 configure_logs(level="info", log_format=sys.argv[1])
+bind_ids("shop", request_id=None)
 structlog.get_logger().info("bundle.assembled", tokens=5)
 library = logging.getLogger("aiokafka.client")
 library.info("too quiet to be heard")
@@ -53,6 +54,13 @@ def test_every_line_is_json_the_libraries_lines_and_tracebacks_too() -> None:
     assert defect["event"] == "Unexpected error"
     assert "ValueError: a defect" in defect["exception"]
     assert own.keys() & refused.keys() & defect.keys() >= {"event", "level", "timestamp"}
+
+
+def test_a_records_ids_are_on_the_workers_own_lines_alone_and_only_those_that_are_known() -> None:
+    own, *libraries = [json.loads(line) for line in lines_of("json")]
+    assert own["project_id"] == "shop"
+    assert "request_id" not in own
+    assert not any("project_id" in line for line in libraries)
 
 
 def test_on_a_console_the_libraries_lines_look_like_the_others() -> None:
