@@ -114,7 +114,7 @@ def configure_logs(*, level: str, log_format: Literal["console", "json"]) -> Non
     libraries.addFilter(Sparingly())
     libraries.setFormatter(
         structlog.stdlib.ProcessorFormatter(
-            # Without a record's ids: a client that was made anew while one was worked on serves the others, too.
+            # Without a record's ids: a client that one record caused to be made serves the others, too.
             foreign_pre_chain=[structlog.stdlib.add_logger_name, *shared],
             processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, renderer],
         )
