@@ -14,11 +14,18 @@ _TIME: Final = re.compile(
     r"([0-9]{4})-([0-9]{2})-([0-9]{2})[Tt ]([0-9]{2}):([0-9]{2}):([0-9]{2})(?:\.([0-9]+))?"
     r"(?:([Zz])|([+-])([0-9]{2}):([0-9]{2}))?"
 )
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_LATEST_MS: Final = (datetime(9999, 12, 31, tzinfo=UTC) - _EPOCH) // timedelta(milliseconds=1)
 _LEAP_SECOND: Final = 60
 _LARGEST_OFFSET: Final = (23, 59)
 _MICROSECOND_DIGITS: Final = 6
 _FIRST_MILLISECONDS: Final = 20_000_000_000
 """Larger numbers are milliseconds: as seconds they would lie beyond the year 2600."""
+
+
+def time_of_record(timestamp_ms: int) -> datetime:
+    """A record's timestamp. Producers write what they like; what no calendar has is moved to its ends."""
+    return _EPOCH + timedelta(milliseconds=min(max(timestamp_ms, 0), _LATEST_MS))
 
 
 def parse_time(text: str) -> tuple[datetime, bool]:
@@ -55,7 +62,7 @@ def time_of_number(epoch: float) -> datetime:
     """
     try:
         seconds = epoch / 1_000 if abs(epoch) > _FIRST_MILLISECONDS else epoch
-        return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(seconds=seconds)
+        return _EPOCH + timedelta(seconds=seconds)
     except (OverflowError, ValueError):
         raise ValueError("the time lies outside the years 1 to 9999 in UTC") from None
 

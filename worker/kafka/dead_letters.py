@@ -23,13 +23,14 @@ from typing import Final
 
 from aiokafka import TopicPartition
 
+from schemas.times import time_of_record
 from schemas.topics import TopicRole
 from schemas.wire import sha256_hex
 from worker.decoding import read_ids
 from worker.kafka.answer_received import ReceivedAnswer
 from worker.kafka.connection import KafkaConnection
 from worker.kafka.headers import GENERATION, MAX_ECHOED_BYTES, Headers, read_headers
-from worker.kafka.received import Received, instant
+from worker.kafka.received import Received
 from worker.kafka.records import InboundRecord, OutboundRecord
 from worker.kafka.state_received import ReceivedEvent
 from worker.kafka.sync_received import ReceivedSync
@@ -225,7 +226,7 @@ def parse_dead_letter(record: Record) -> DeadLetter:
         topic=topic,
         partition=_number(says.get(PREFIX + "partition")),
         offset=_number(says.get(PREFIX + "offset")),
-        timestamp=instant(_number(says.get(PREFIX + "timestamp"))),
+        timestamp=time_of_record(_number(says.get(PREFIX + "timestamp"))),
         attempts=_number(says.get(PREFIX + "attempts")),
         traceback=says.get(PREFIX + "traceback"),
         is_cut=PREFIX + "cut" in says,

@@ -35,6 +35,7 @@ import structlog
 from schemas.bundle import ContextBundle
 from schemas.codes import Outcome
 from schemas.request import AssemblyRequest
+from schemas.times import time_of_record
 from schemas.usage import UsageEvent
 from schemas.wire import DecodeNotes
 from worker.decoding import check_request
@@ -47,7 +48,6 @@ from worker.kafka.received import (
     BodyLimits,
     Received,
     defect,
-    instant,
     receive,
 )
 from worker.kafka.records import Handled, InboundRecord, Publisher
@@ -241,7 +241,7 @@ class RequestHandler:
         return self._age(record) > self._forgets_after
 
     def _age(self, record: InboundRecord) -> timedelta:
-        return self._now() - instant(record.timestamp_ms)
+        return self._now() - time_of_record(record.timestamp_ms)
 
     # --- Deciding --------------------------------------------------------------------------------
 

@@ -6,10 +6,11 @@ import asyncio
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from functools import cached_property, partial
 from typing import ClassVar, Final, Self, TypeVar
 
+from schemas.times import time_of_record
 from schemas.wire import sha256_hex
 from worker.decoding import DecodedRequest, decode_request, is_heavy, read_ids
 from worker.errors import InternalError, Rejected
@@ -22,8 +23,6 @@ T = TypeVar("T")
 _SMALL_BYTES: Final = 1_024
 """Within these the search for ids, some 3 µs a token, is over sooner than a thread has begun."""
 _LARGE_BYTES: Final = 262_144
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_LATEST_MS: Final = (datetime(9999, 12, 31, tzinfo=UTC) - _EPOCH) // timedelta(milliseconds=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,7 +135,7 @@ class Received:
     def as_of(self) -> datetime:
         """The instant that the request is about: its own, else the record's timestamp."""
         asked = self.decoded.request.as_of if self.decoded else None
-        return asked or instant(self.record.timestamp_ms)
+        return asked or time_of_record(self.record.timestamp_ms)
 
     @property
     def text(self) -> str:
@@ -213,11 +212,6 @@ def defect(error: BaseException) -> Defect:
         traceback="".join(traceback.format_exception(error)),
         place=f"{frames[-1].filename}:{frames[-1].lineno}" if frames else "unknown",
     )
-
-
-def instant(timestamp_ms: int) -> datetime:
-    """A record's timestamp. Producers write what they like; what no calendar has is moved to its ends."""
-    return _EPOCH + timedelta(milliseconds=min(max(timestamp_ms, 0), _LATEST_MS))
 
 
 def _decode(body: bytes | None, limits: BodyLimits) -> DecodedRequest:

@@ -17,11 +17,11 @@ from typing import Protocol
 from opentelemetry.trace import SpanKind
 
 from schemas.answers import AgentAnswer
+from schemas.times import time_of_record
 from worker.answering.verdicts import Settled
 from worker.kafka.answer_received import ReceivedAnswer, receive_answer
 from worker.kafka.headers import RequestHeaders
 from worker.kafka.plain_handler import Door, PlainHandler
-from worker.kafka.received import instant
 from worker.kafka.records import InboundRecord
 from worker.kafka.spans import note_ids, note_outcome
 from worker.telemetry import SPAN_ANSWER, SPAN_PUBLISH
@@ -55,7 +55,7 @@ class ResponseHandler(PlainHandler[ReceivedAnswer, Settled]):
         read = received.message
         self._telemetry.count_notes(read.notes)
         note_ids(read.answer.project_id, read.answer.request_id)
-        return await self._settle(read.answer, answered_at=instant(received.record.timestamp_ms))
+        return await self._settle(read.answer, answered_at=time_of_record(received.record.timestamp_ms))
 
     async def _publish(self, received: ReceivedAnswer, done: Settled) -> None:
         answer_id = received.message.answer.answer_id

@@ -10,6 +10,7 @@ from typing import ClassVar, Final
 from pydantic import TypeAdapter, ValidationError
 
 from schemas.state import StateEvent
+from schemas.times import time_of_record
 from schemas.wire import DecodeNotes
 from worker.decoding import decode_fields, validation_refusal
 from worker.errors import InvalidRequest
@@ -20,7 +21,6 @@ from worker.kafka.received import (
     Undecodable,
     decode_body,
     hashed,
-    instant,
 )
 from worker.kafka.records import InboundRecord
 from worker.state.records import StateRecord, to_record
@@ -73,7 +73,7 @@ async def receive_event(record: InboundRecord, headers: RequestHeaders, limits: 
 
     A body that breaks a rule says so before a header that does.
     """
-    decode = partial(decode_event, limits=limits, received_at=instant(record.timestamp_ms))
+    decode = partial(decode_event, limits=limits, received_at=time_of_record(record.timestamp_ms))
     event = await decode_body(record.value, decode)
     if isinstance(event, Undecodable):
         return await ReceivedEvent.undecoded(record, headers, event.refusal, trace_text=event.traceback)

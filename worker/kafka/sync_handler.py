@@ -30,6 +30,7 @@ from opentelemetry.trace import SpanKind
 
 from schemas.bundle import to_wire
 from schemas.sync import SyncRequest
+from schemas.times import time_of_record
 from worker.code.indexing import IndexReport
 from worker.code.syncing import IsSettled, Overtaken, sync_result
 from worker.errors import (
@@ -41,7 +42,7 @@ from worker.errors import (
 from worker.failpoints import Failpoints
 from worker.kafka.burying import NOT_DEFECTS, bury
 from worker.kafka.headers import RequestHeaders
-from worker.kafka.received import BodyLimits, defect, instant
+from worker.kafka.received import BodyLimits, defect
 from worker.kafka.records import Handled, InboundRecord, Publisher
 from worker.kafka.replies import Replies, Routes
 from worker.kafka.spans import note_ids, note_outcome, record_span
@@ -181,7 +182,7 @@ class SyncHandler:
         return received
 
     def _is_forgotten(self, record: InboundRecord) -> bool:
-        return self._now() - instant(record.timestamp_ms) > self._forget
+        return self._now() - time_of_record(record.timestamp_ms) > self._forget
 
     # --- Deciding --------------------------------------------------------------------------------
 

@@ -10,6 +10,7 @@ from typing import ClassVar, Final
 from pydantic import ValidationError
 
 from schemas.sync import SyncRequest, sync_digest
+from schemas.times import time_of_record
 from schemas.wire import DecodeNotes
 from worker.decoding import decode_fields, validation_refusal
 from worker.kafka.headers import RequestHeaders
@@ -19,7 +20,6 @@ from worker.kafka.received import (
     Undecodable,
     decode_body,
     hashed,
-    instant,
 )
 from worker.kafka.records import InboundRecord
 from worker.ports import OutcomeKey
@@ -60,7 +60,7 @@ class ReceivedSync(Received):
     @cached_property
     def as_of(self) -> datetime:
         """The record's timestamp."""
-        return instant(self.record.timestamp_ms)
+        return time_of_record(self.record.timestamp_ms)
 
     @property
     def text(self) -> str:

@@ -14,11 +14,11 @@ from opentelemetry import trace
 from opentelemetry.trace import SpanKind
 
 from schemas.bundle import to_wire
+from schemas.times import time_of_record
 from schemas.tools import ToolRequest, ToolResult
 from worker import semconv
 from worker.kafka.headers import RequestHeaders
 from worker.kafka.plain_handler import Door, PlainHandler
-from worker.kafka.received import instant
 from worker.kafka.records import InboundRecord
 from worker.kafka.spans import note_ids, note_outcome
 from worker.kafka.tool_received import ReceivedCall, receive_call
@@ -52,7 +52,7 @@ class ToolHandler(PlainHandler[ReceivedCall, ToolResult]):
             call.request,
             tools=self._tools,
             writer=self._writer,
-            answered_at=instant(received.record.timestamp_ms),
+            answered_at=time_of_record(received.record.timestamp_ms),
         )
         await self._failpoints.reach("tool.before_reply", call.request.call_id)
         return result

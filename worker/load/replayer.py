@@ -23,6 +23,7 @@ from aiokafka import TopicPartition
 from aiokafka.errors import KafkaError
 from aiokafka.structs import RecordMetadata
 
+from schemas.times import time_of_record
 from worker.kafka_clients import Record, TopicMissing, TopicReader, started_producer, whole_topic
 from worker.load.following import Due, Followed
 from worker.load.headers import REPLY_TO, first_header
@@ -31,7 +32,7 @@ from worker.load.observations import Progress
 from worker.load.offsets import GroupOffsets
 from worker.load.pacing import Pace, Schedule
 from worker.load.recording import Recording
-from worker.load.rewriting import Rewriter, instant
+from worker.load.rewriting import Rewriter
 from worker.load.spool import Spool, key_digest
 
 _BATCH_RECORDS: Final = 64
@@ -294,7 +295,7 @@ class Replayer:
             elapsed = time.monotonic() - self._followed.began if seconds is None else seconds
             if last is not None and elapsed > last:
                 return
-            publish_at = instant(int((self._began_at.timestamp() + elapsed) * 1_000))
+            publish_at = time_of_record(int((self._began_at.timestamp() + elapsed) * 1_000))
             outgoing = self._rewriter.rewrite(record, number=number, publish_at=publish_at)
             correlation = (outgoing.correlation_id or b"").decode("latin-1")
             digest = key_digest(outgoing.identity, otherwise=correlation)

@@ -15,10 +15,10 @@ import re
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any, Final, cast
 
-from schemas.times import format_time, parse_time
+from schemas.times import format_time, parse_time, time_of_record
 from worker.decoding import read_ids
 from worker.load.headers import CORRELATION_ID, REPLY_TO, TRACE_HEADERS, first_header, generation_of
 from worker.load.recording import RecordedRecord
@@ -29,8 +29,6 @@ _PLAIN_BYTES: Final = 65_536
 _ID: Final = re.compile(r"[^\x00-\x1f\x7f-\x9f\ud800-\udfff]{1,256}")
 _PROJECT_ID: Final = re.compile(r"[A-Za-z0-9._-]{1,128}")
 _REQUEST_ID_TOKEN: Final = re.compile(rb'("request_id"[ \t\r\n]*:[ \t\r\n]*)"((?:[^"\\]|\\.)*)"')
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_LATEST_MS: Final = (datetime(9999, 12, 31, tzinfo=UTC) - _EPOCH) // timedelta(milliseconds=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,7 +98,7 @@ class Rewriter:
             if value is not None and not self._keep_ids:
                 value = self._rename_in_bytes(value)
         else:
-            changed = _shift_expiry(fields, publish_at - instant(record.timestamp_ms))
+            changed = _shift_expiry(fields, publish_at - time_of_record(record.timestamp_ms))
             if not self._keep_ids:
                 changed |= self._rename(fields)
                 changed |= self._set_as_of(fields, record)
@@ -143,7 +141,7 @@ class Rewriter:
         self._first_ms.move_to_end(identity)
         if len(self._first_ms) > _REMEMBERED_IDS:
             self._first_ms.popitem(last=False)
-        fields["as_of"] = format_time(instant(first_ms))
+        fields["as_of"] = format_time(time_of_record(first_ms))
         return True
 
     def _own_headers(
@@ -152,11 +150,6 @@ class Rewriter:
         dropped = TRACE_HEADERS | {REPLY_TO, CORRELATION_ID}
         own = (CORRELATION_ID, f"{self._run}:{number}".encode())
         return (own, *((name, value) for name, value in headers if name not in dropped))
-
-
-def instant(timestamp_ms: int) -> datetime:
-    """A record's timestamp as the worker takes it: what no calendar has is moved to its ends."""
-    return _EPOCH + timedelta(milliseconds=min(max(timestamp_ms, 0), _LATEST_MS))
 
 
 def _outgoing(record: RecordedRecord, fields: Mapping[str, Any] | None) -> Outgoing:

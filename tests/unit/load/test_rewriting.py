@@ -12,11 +12,10 @@ from hypothesis import strategies as st
 
 from schemas.request import AssemblyRequest
 from worker.decoding import read_ids
-from worker.kafka import received
 from worker.load.generator import Traffic, canary_of, generate
 from worker.load.pacing import Pace, Schedule
 from worker.load.recording import RecordedRecord
-from worker.load.rewriting import Outgoing, RequestKey, Rewriter, instant
+from worker.load.rewriting import Outgoing, RequestKey, Rewriter
 
 RECORDED = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 LATER = RECORDED + timedelta(days=30)
@@ -70,11 +69,6 @@ def test_a_time_that_no_calendar_has_becomes_the_last_one_as_for_the_worker(time
     assert fields["as_of"] == "9999-12-31T00:00:00Z"
     assert made.identity == RequestKey(project_id="shop", request_id="run:r1", generation=0)
     assert rewritten(record, keep_ids=True)[1]["request_id"] == "r1"
-
-
-@given(timestamp_ms=st.integers())
-def test_an_instant_is_the_one_that_the_worker_takes(timestamp_ms: int):
-    assert instant(timestamp_ms) == received.instant(timestamp_ms)
 
 
 def test_with_kept_ids_nothing_changes_but_the_expiry():

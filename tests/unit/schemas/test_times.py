@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from schemas.session import Artifact, MemoryItem
-from schemas.times import format_time, parse_time, time_of_number
+from schemas.times import format_time, parse_time, time_of_number, time_of_record
 from schemas.wire import DecodeNotes
 
 MOMENT = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
@@ -159,3 +159,12 @@ def test_any_number_is_an_instant_or_a_value_error(epoch: float) -> None:
     except ValueError:
         return
     assert parse_time(format_time(moment)) == (moment, False)
+
+
+@given(timestamp_ms=st.integers())
+def test_the_time_of_a_record_is_in_every_calendar_and_keeps_the_order(timestamp_ms: int) -> None:
+    found = time_of_record(timestamp_ms)
+    assert datetime(1970, 1, 1, tzinfo=UTC) <= found <= datetime(9999, 12, 31, tzinfo=UTC)
+    assert found <= time_of_record(timestamp_ms + 1)
+    if 0 <= timestamp_ms < 2**40:
+        assert found == datetime.fromtimestamp(0, UTC) + timedelta(milliseconds=timestamp_ms)
