@@ -78,6 +78,8 @@ def main(name: str, target: str, job_seconds: float) -> None:
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
     # Also what is printed below Python must not get among the answers.
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    # Opened on a pipe, it would keep back what it has, and this process mostly ends by being killed.
+    sys.stdout = sys.stderr
     _limit()
     with suppress(BrokenPipeError):
         try:

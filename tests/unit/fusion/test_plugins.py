@@ -88,6 +88,7 @@ class Moody:
         return sorted(given, key=lambda f: f.renderings[0].text, reverse=True)
 
     def explain(self):
+        print("asked for its words")
         return "By mood."
 
 class Broken:
@@ -328,10 +329,14 @@ def test_the_command_asks_the_plugins_and_says_which_does_not_answer(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     del plugins  # its environment is the one in which plug-ins are found
+    # With it nothing would be kept back, and so nothing lost.
+    monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)
     monkeypatch.setattr(sys, "path", [str(folder), *sys.path])
     monkeypatch.setenv("WORKER_CONTENT__STRATEGY_PLUGINS", '["moody"]')
     strategies(as_json=True)
-    lines = {line["name"]: line for line in json.loads(capfd.readouterr().out)}
+    said = capfd.readouterr()
+    assert "asked for its words" in said.err
+    lines = {line["name"]: line for line in json.loads(said.out)}
     assert list(lines) == ["layered", "relevance", "recency", "tiered", "moody"]
     assert (lines["moody"]["explanation"], lines["moody"]["failure"]) == ("By mood.", None)
     assert [name for name, line in lines.items() if line["is_default"]] == ["layered"]
