@@ -30,6 +30,7 @@ from worker.budget.utf8 import byte_length
 from worker.errors import NotSupported
 from worker.failpoints import Failpoints
 from worker.fusing import Fusing, Trail, fuse_and_seal
+from worker.fusion.compressor import INHERITED_LAYERS
 from worker.fusion.masking import Admitted, admit
 from worker.fusion.protocols import ParentContexts, Placed
 from worker.fusion.strategies.recorded import PluginProposal
@@ -88,6 +89,10 @@ class Assembled:
     trail: Trail
 
 
+class ParentLate(NotSupported):
+    """The parent's context is kept, and was not made again in time: the child goes on without it."""
+
+
 class Assembler:
     """Assembles bundles; one per worker, shared by all its requests."""
 
@@ -134,7 +139,7 @@ class Assembler:
 
         Raises Rejected (NotSupported, UnknownSubject, UnknownModel, UnknownStrategy, InvalidRequest,
         BudgetTooSmall, PinsExceedWindow), and StoreUnavailable where a parent cannot be read now. A source
-        that fails degrades its own layer and nothing else.
+        that fails degrades its own layer and nothing else; a parent that is late, those that would inherit.
         """
         analyse = partial(analyze_request, request, subjects=self._policy.subjects, as_of=as_of)
         return await self._assemble(
@@ -259,16 +264,19 @@ class Assembler:
 
     async def _parent(
         self, request: AssemblyRequest, scope: Scope, standing: frozenset[PartName], *, wait_seconds: float
-    ) -> Sequence[Placed]:
+    ) -> Sequence[Placed] | None:
         """What the request's parent showed beside the layers that stand; nothing where it has none.
 
-        Where no source is asked, the parent is not either. Raises NotSupported, also where it takes longer.
+        None where it takes longer. Where no source is asked, the parent is not either. Raises NotSupported.
         """
         if request.parent is None or all(one.layer in standing for one in self._providers):
             return ()
         if self._parents is None:
             raise NotSupported("parent", reason="whoever assembles here keeps no bundles")
-        placed = await self._parents.read(scope, request.parent.request_id, wait_seconds=wait_seconds)
+        try:
+            placed = await self._parents.read(scope, request.parent.request_id, wait_seconds=wait_seconds)
+        except ParentLate:
+            return None
         return [one for one in placed if one.fragment.layer not in standing]
 
     async def _contributions(
@@ -276,7 +284,7 @@ class Assembler:
         frame: RequestFrame,
         scope: Scope,
         plan: Plan,
-        parent: Sequence[Placed],
+        parent: Sequence[Placed] | None,
         *,
         kept: Mapping[PartName, LayerContribution],
         standing: frozenset[PartName],
@@ -301,6 +309,8 @@ class Assembler:
                 request.parent.focus if request.parent is not None else (),
                 budget_tokens=plan.content_tokens,
             )
+        if parent is None:
+            contributions = _without_parent(contributions)
         standing_in = _standing_in(contributions, kept)
         whole: dict[PartName, LayerContribution] = {**kept, **contributions, **standing_in}
         return {layer: whole[layer] for layer in CONTENT_LAYERS if layer in whole}
@@ -327,6 +337,18 @@ class Assembler:
             telemetry=self._telemetry,
             abandonment=self._abandonment,
         )
+
+
+def _without_parent(contributions: Mapping[PartName, LayerContribution]) -> dict[PartName, LayerContribution]:
+    """The contributions, with those that would have inherited from a parent that was late saying so."""
+    marked = dict(contributions)
+    for layer in INHERITED_LAYERS:
+        own = contributions.get(layer)
+        if own is not None and own.status == "ok":
+            marked[layer] = replace(own, status="partial", reason="section_error")
+        elif own is not None and own.status == "empty":
+            marked[layer] = replace(own, status="failed", reason="timeout")
+    return marked
 
 
 def _standing_in(

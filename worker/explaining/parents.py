@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from schemas.codes import PARTS
+from worker.assembly import ParentLate
 from worker.errors import NotSupported, Rejected
 from worker.explaining.replay import fuse_again
 from worker.explaining.stored import NotExplainable, stored_of
@@ -13,7 +14,7 @@ from worker.planning import ContentPolicy
 from worker.ports import OutcomeKey, OutcomeRecord, OutcomeStore, Scope
 from worker.receipts.capture import CaptureUnreadable
 from worker.retrieval.newest import newest_outcome
-from worker.turns import TURNS
+from worker.turns import AT_ONCE, TURNS
 
 
 class StoredParents:
@@ -23,14 +24,15 @@ class StoredParents:
         """Ask `store`; `policy` has the strategies of this process."""
         self._store = store
         self._policy = policy
+        self._free = asyncio.Semaphore(AT_ONCE)
 
     async def read(self, scope: Scope, request_id: str, *, wait_seconds: float) -> list[Placed]:
         """The fragments of the parent's newest bundle as they were shown, in prompt order.
 
         Raises NotSupported where the project has no bundle of that request, or none of this thread, or keeps
-        its capture no longer: which of them it is stays unsaid, so that nobody learns of another's. So it is
-        where the parent is not there within `wait_seconds`. Raises StoreUnavailable. Takes what fusing the
-        parent took, on another thread.
+        its capture no longer: which of them it is stays unsaid, so that nobody learns of another's. Raises
+        ParentLate where it is not made again within `wait_seconds`, and StoreUnavailable. Takes what fusing
+        the parent took, on another thread, and at most as many of those at once as there are turns.
         """
         until = asyncio.get_running_loop().time() + wait_seconds
         key = OutcomeKey(project_id=scope.project_id, request_id=request_id)
@@ -45,10 +47,14 @@ class StoredParents:
     async def _in_time(self, held: OutcomeRecord, scope: Scope, until: float) -> list[Placed] | None:
         try:
             async with asyncio.timeout_at(until):
-                return await asyncio.to_thread(TURNS.run, self._placed, held, scope)
+                await self._free.acquire()
+                work = asyncio.create_task(asyncio.to_thread(TURNS.run, self._placed, held, scope))
+                # A thread that nobody waits for any longer goes on, and keeps its place until it ends.
+                work.add_done_callback(lambda _: self._free.release())
+                return await asyncio.shield(work)
         except TimeoutError:
             reason = "no context of that request was made again within its part of the deadline"
-            raise NotSupported("parent", reason=reason) from None
+            raise ParentLate("parent", reason=reason) from None
 
     def _placed(self, held: OutcomeRecord, scope: Scope) -> list[Placed] | None:
         try:

@@ -15,7 +15,7 @@ from schemas.fragments import FragmentProvenance
 from tests.support.assembling import assembler, wire_request
 from tests.support.assembling import settings as worker_settings
 from tests.support.fixed_sources import assembler_over
-from worker.assembly import Assembled, Assembler
+from worker.assembly import Assembled, Assembler, ParentLate
 from worker.budget.tokens import BytesCounter
 from worker.errors import NotSupported, UnknownModel
 from worker.explaining import parents
@@ -31,7 +31,7 @@ from worker.receipts.capture import Capture, read_capture
 from worker.sealing import SealedBundle
 from worker.stores.sqlite import SqliteOutcomeStore
 from worker.telemetry import Telemetry
-from worker.turns import Turns
+from worker.turns import AT_ONCE, Turns
 from worker.wiring import build_assembler, content_policy, utc_now
 
 COUNTER = BytesCounter()
@@ -211,23 +211,62 @@ async def test_a_parent_without_a_thread_is_the_whole_projects(
     )
 
 
-async def test_a_parent_that_takes_longer_than_its_part_of_the_deadline_is_named_in_the_refusal(
+class Late:
+    """Has parents, and none of them in time."""
+
+    async def read(self, scope: Scope, request_id: str, *, wait_seconds: float) -> list[Placed]:
+        raise ParentLate("parent", reason="not made again in time")
+
+
+async def test_a_child_whose_parent_is_late_goes_on_without_it_and_says_so() -> None:
+    own = Fragment(
+        layer="memory",
+        node="m1",
+        renderings=(Rendering(depth=9, text="alpha"),),
+        provenance=(FragmentProvenance(resource_uri="u:m1"),),
+        position=0,
+    )
+    made = await child(assembler_over([own], parents=Late()), pack=None)
+    layers = made.bundle.layers
+    assert layers is not None
+    said = {str(layer): (one.status, one.reason) for layer, one in layers.items() if one.reason is not None}
+    assert said["memory"] == ("partial", "section_error")
+    assert {said[layer] for layer in ("artifacts", "graph", "ast", "semantic")} == {("failed", "timeout")}
+    assert {said[layer] for layer in ("mission", "plan", "task")} == {("empty", "no_data")}
+    assert made.bundle.status == "degraded"
+    assert "alpha" in parts_of(made.bundle)["memory"]
+    capture = read_capture(made.trail.capture(max_bytes=1_000_000), project_id="p", request_id="c1")
+    assert fuse_again(capture, content_policy(worker_settings())).bundle == made.bundle
+
+
+async def test_parents_that_nobody_waits_for_any_longer_keep_their_places_until_they_are_made(
     store: SqliteOutcomeStore, using: Assembler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await keep(store, using)
-    is_over = threading.Event()
+    reading = StoredParents(store, content_policy(worker_settings()))
+    scope = Scope(project_id="p", thread_id="t1")
+    begun, is_over = threading.Semaphore(0), threading.Event()
+    made: list[Capture] = []
 
     def hold(capture: Capture, policy: ContentPolicy) -> SealedBundle:
+        made.append(capture)
+        begun.release()
         is_over.wait(LONG_SECONDS)
         return fuse_again(capture, policy)
 
     monkeypatch.setattr(parents, "fuse_again", hold)
+    monkeypatch.setattr(parents, "TURNS", Turns(at_once=9))
     try:
-        with pytest.raises(NotSupported, match="within its part of the deadline") as caught:
-            await child(using, deadline_ms=100)
+        for _ in range(AT_ONCE):
+            with pytest.raises(ParentLate):
+                await reading.read(scope, "r1", wait_seconds=0.01)
+            await asyncio.to_thread(begun.acquire, timeout=LONG_SECONDS)
+        with pytest.raises(ParentLate):
+            await reading.read(scope, "r1", wait_seconds=0.01)
     finally:
         is_over.set()
-    assert caught.value.details == {"field": "parent"}
+    assert await reading.read(scope, "r1", wait_seconds=LONG_SECONDS)
+    assert len(made) == AT_ONCE + 1
 
 
 async def test_a_parent_is_made_again_in_turn_and_waits_for_it_no_longer_than_it_may_take(
@@ -250,8 +289,8 @@ async def test_a_parent_is_made_again_in_turn_and_waits_for_it_no_longer_than_it
     holder = asyncio.create_task(asyncio.to_thread(turns.run, hold))
     await asyncio.to_thread(begun.wait, LONG_SECONDS)
     try:
-        with pytest.raises(NotSupported, match="within its part of the deadline"):
-            await child(using, deadline_ms=100)
+        made = await child(using, deadline_ms=100)
+        assert made.bundle.status == "degraded"
         assert not reached.is_set()
     finally:
         is_over.set()
