@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import replace
 from heapq import nsmallest
 from itertools import chain
 from typing import Final
@@ -24,7 +26,7 @@ from worker.ports import Scope
 from worker.providers.plan import read_steps
 from worker.providers.snapshots import Snapshots
 from worker.providers.states import StateReading, ThreadStates
-from worker.retrieval.recording import CallsFor, notes_of, text_of
+from worker.retrieval.recording import CallsFor, bound_notes_of, notes_of, text_of
 from worker.state.records import WHOLE_PROJECT
 from worker.state.store import StateStore
 
@@ -32,6 +34,9 @@ log = structlog.get_logger()
 
 MAX_LOOKED_FOR: Final = 3 * MAX_FOREIGN
 """Things that an answer cites, was not given, and may have been shown by tools: as many as are read."""
+
+MAX_ASKED: Final = 2_000
+"""Events that one question to the state is about: others wait while it is answered."""
 
 _CODE: Final[tuple[NodeLabel, ...]] = ("Function", "Class", "Module")
 _OTHERS: Final[tuple[NodeLabel, ...]] = ("RequirementItem", "Requirement", "Spec", "Decision", "File")
@@ -54,27 +59,42 @@ class Evidence:
 
         Calls for one of the requests, or unbound and in that time; known from the notes that answered calls
         leave, and so never from what an agent says. Of very many ids the first are looked for. One round
-        trip. Raises StoreUnavailable.
+        trip where the calls named their request, some more where they did not. Raises StoreUnavailable.
         """
         # Of other names nothing is ever noted, and an answer may claim any.
         asked = frozenset(TOOL_NAMES).intersection(tools)
         looked_for = nsmallest(MAX_LOOKED_FOR, frozenset(own_ids))
         if not asked and not looked_for:
             return frozenset(), frozenset()
-        subjects = sorted({*asked, *map(text_of, looked_for)})
-
-        def name() -> dict[str, str]:
-            return {
-                one: subject for subject in subjects for one in notes_of(scope, subject=subject, calls=calls)
-            }
-
-        # Some two hundred digests a subject, which the loop does not wait for.
-        notes = await asyncio.to_thread(name)
-        thread = scope.thread_id or WHOLE_PROJECT
-        heads = await self._store.heads(scope.project_id, [thread], event_ids=sorted(notes))
-        noted = {subject for note, subject in notes.items() if note not in heads.missing}
+        subjects = {*asked, *map(text_of, looked_for)}
+        noted = await self._with_notes(scope, subjects, bound_notes_of, calls)
+        unbound = replace(calls, request_ids=())
+        noted |= await self._with_notes(scope, subjects - noted, notes_of, unbound)
         shown = frozenset([own_id for own_id in looked_for if text_of(own_id) in noted])
         return asked & noted, shown
+
+    async def _with_notes(
+        self, scope: Scope, subjects: AbstractSet[str], ids_of: Callable[..., Iterator[str]], calls: CallsFor
+    ) -> set[str]:
+        """Of these subjects those that such calls left a note of, `ids_of` saying which that would be."""
+
+        def name() -> list[tuple[str, str]]:
+            return [
+                (note, subject)
+                for subject in sorted(subjects)
+                for note in ids_of(scope, subject=subject, calls=calls)
+            ]
+
+        # Up to some two hundred digests a subject, which the loop does not wait for.
+        named = await asyncio.to_thread(name)
+        threads = [scope.thread_id or WHOLE_PROJECT]
+        known: set[str] = set()
+        # Notes are only ever added, so that several questions are as good as one.
+        for start in range(0, len(named), MAX_ASKED):
+            some = dict(named[start : start + MAX_ASKED])
+            heads = await self._store.heads(scope.project_id, threads, event_ids=[*some])
+            known.update([subject for note, subject in some.items() if note not in heads.missing])
+        return known
 
     async def existing(self, scope: Scope, cited: Sequence[str], *, plan_id: str | None) -> dict[str, str]:
         """Of these ids, short or own ones, those that name something in project or thread.

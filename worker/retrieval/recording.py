@@ -80,15 +80,20 @@ def notes_of(scope: Scope, *, subject: str, calls: CallsFor) -> Iterator[str]:
 
     Some two hundred at the most, each once.
     """
-    for request_id in dict.fromkeys(calls.request_ids):
-        # Whoever names the request may leave out its thread.
-        for thread_id in dict.fromkeys((scope.thread_id, None)):
-            yield _note(thread_id, subject, request_id)
+    yield from bound_notes_of(scope, subject=subject, calls=calls)
     if scope.thread_id is None:
         return
     since, until = (microseconds(instant) // _SECOND_US for instant in (calls.since, calls.until))
     for span, number in _spans(since, max(since, until) + _SLACK_SECONDS):
         yield _unbound(scope.thread_id, subject, span, number)
+
+
+def bound_notes_of(scope: Scope, *, subject: str, calls: CallsFor) -> Iterator[str]:
+    """Of these ids those of calls that named one of the requests: two a request at the most."""
+    for request_id in dict.fromkeys(calls.request_ids):
+        # Whoever names the request may leave out its thread.
+        for thread_id in dict.fromkeys((scope.thread_id, None)):
+            yield _note(thread_id, subject, request_id)
 
 
 def _spans(since: int, until: int) -> Iterator[tuple[int, int]]:

@@ -29,7 +29,7 @@ from tests.support.answering import (
 )
 from tests.support.state_events import record as state_record
 from tests.support.tooling import FILES, fill
-from worker.answering import judging
+from worker.answering import evidence, judging
 from worker.answering.attempts import attempt_key
 from worker.citations.labels import digits_of
 from worker.errors import BudgetTooSmall, StoreUnavailable
@@ -220,18 +220,45 @@ async def test_all_that_one_call_showed_may_be_cited(bench: AnswerBench) -> None
 async def test_what_is_known_of_tools_is_one_question_to_the_state(
     bench: AnswerBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked = await bench.ask(**TIGHT)
+    asked = await bench.ask("one", thread_id="one", **TIGHT)
+    kiosk, scope = "src/shop.py::kiosk", Scope(project_id="shop", thread_id="one")
+    for note in call_records(scope, request_id="one", tool="get_code", shown=(kiosk,), answered_at=utc_now()):
+        await bench.state.writer.apply("shop", note)
+    questions = count_questions(bench, monkeypatch)
+    text = f"{kiosk} and {complying(asked)}"
+    verdict = await bench.say(text, to="one", thread_id="one", tool_calls=["get_code"])
+    assert (verdict.not_injected, verdict.unconfirmed) == ((), ())
+    # About the tool and the thing, each with the thread's name and without.
+    assert questions == [4]
+
+
+async def test_what_calls_showed_that_named_no_request_is_asked_for_bit_by_bit(
+    bench: AnswerBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = await bench.ask("bits", thread_id="bits", **TIGHT)
+    kiosk, scope = "src/shop.py::kiosk", Scope(project_id="shop", thread_id="bits")
+    for note in call_records(scope, request_id=None, tool="get_code", shown=(kiosk,), answered_at=utc_now()):
+        await bench.state.writer.apply("shop", note)
+    questions = count_questions(bench, monkeypatch)
+    monkeypatch.setattr(evidence, "MAX_ASKED", 3)
+    text = f"{kiosk} and {complying(asked)}"
+    verdict = await bench.say(text, to="bits", thread_id="bits", tool_calls=["get_code", "get_tests"])
+    assert (verdict.not_injected, verdict.unconfirmed) == ((), ("get_tests",))
+    assert max(questions) == 3
+
+
+def count_questions(bench: AnswerBench, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many events each question to the state is about, from now on, of those that are about any."""
     questions: list[int] = []
     heads = bench.state.store.heads
 
     async def counted(project_id: str, thread_ids: Sequence[str], *, event_ids: Sequence[str] = ()) -> Heads:
-        questions.append(len(event_ids))
+        if event_ids:
+            questions.append(len(event_ids))
         return await heads(project_id, thread_ids, event_ids=event_ids)
 
     monkeypatch.setattr(bench.state.store, "heads", counted)
-    verdict = await bench.say(f"src/shop.py::kiosk and {complying(asked)}", tool_calls=["get_code"])
-    assert (verdict.not_injected, verdict.unconfirmed) == (("src/shop.py::kiosk",), ("get_code",))
-    assert len([count for count in questions if count]) == 1
+    return questions
 
 
 @pytest.mark.parametrize("plan_id", [None, "old"])
