@@ -7,12 +7,13 @@ exactly the tests that need nothing started. Without its service a test fails; i
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Iterator
 from pathlib import Path
 from uuid import uuid4
 
 import pytest
 import pytest_asyncio
+import structlog
 from hypothesis import HealthCheck, settings
 
 from worker.heap import load_freely, settle_heap
@@ -40,6 +41,13 @@ settings.register_profile(
     "explore", settings.get_profile("repeatable"), derandomize=False, max_examples=1_000
 )
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
+
+
+@pytest.fixture(autouse=True)
+def logs_as_they_are_at_first() -> Iterator[None]:
+    """What a test sets up for its log, such as a level, hides no line of the next one."""
+    yield
+    structlog.reset_defaults()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

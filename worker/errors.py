@@ -10,7 +10,8 @@ WorkerError
 │   └── BudgetTooSmall, PinsExceedWindow                              the window cannot hold what must be in
 ├── Unavailable          a dependency is away: a content layer degrades; without the outcome store or
 │   ├── StoreUnavailable Kafka the worker pauses
-│   │   └── OutcomeTooNew      what concerns this one outcome waits, and the worker does not pause
+│   │   └── HeldBack           what asks for this one thing waits, and the worker does not pause
+│   │       └── OutcomeTooNew, GraphChanging
 │   ├── GraphBehind            a version that was asked for has not come yet
 │   └── RelevanceUnavailable   the plain order stays
 ├── OutcomeDamaged       what concerns this one outcome meets a defect: few attempts, then a dead letter
@@ -262,7 +263,11 @@ class StoreUnavailable(Unavailable):
         self.store = store
 
 
-class OutcomeTooNew(StoreUnavailable):
+class HeldBack(StoreUnavailable):
+    """The store is there for all others; who asks for this one thing asks again later."""
+
+
+class OutcomeTooNew(HeldBack):
     """The store answers, and what it holds under this id was written by a newer worker, which can read it."""
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
@@ -10,13 +11,14 @@ from typing import Any, Final
 
 from aiokafka import TopicPartition
 from aiokafka.client import AIOKafkaClient
-from aiokafka.errors import LeaderNotAvailableError, RequestTimedOutError, for_code
+from aiokafka.errors import KafkaError, LeaderNotAvailableError, RequestTimedOutError, for_code
 from aiokafka.protocol.fetch import FetchRequest
 
 _READ_COMMITTED: Final = 1
 _MIN_BYTES: Final = 1
 _MAX_BYTES: Final = 52_428_800
 _TRIES: Final = 10
+_PAUSE_SECONDS: Final = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +37,8 @@ async def fetch(
     """What stands from these offsets on, at most about `max_bytes` of each partition; transactions hide.
 
     Opens a connection of its own for it, `options` being keyword arguments of aiokafka's clients. Waits for
-    some `max_wait_ms`, at least 1, where nothing stands there. Raises KafkaError.
+    some `max_wait_ms`, at least 1, where nothing stands there. What passes, such as a partition whose leader
+    moves, is tried again for a second. Raises KafkaError.
     """
     if not positions:
         return {}
@@ -43,17 +46,31 @@ async def fetch(
     try:
         await client.bootstrap()
         await client.set_topics({partition.topic for partition in positions})
-        by_leader: dict[int, dict[TopicPartition, int]] = defaultdict(dict)
-        for place, offset in positions.items():
-            leader = client.cluster.leader_for_partition(place)
-            if leader is None or leader < 0:
-                raise LeaderNotAvailableError(place)
-            by_leader[leader][place] = offset
-        found: dict[TopicPartition, Fetched] = {}
-        for leader, wanted in by_leader.items():
-            found |= await _ask(partial(client.send, leader), wanted, max_wait_ms, max_bytes)
+        for left in reversed(range(_TRIES)):
+            try:
+                return await _ask_leaders(client, positions, max_wait_ms, max_bytes)
+            except KafkaError as error:
+                if not (error.retriable and left):
+                    raise
+            await asyncio.sleep(_PAUSE_SECONDS)
+            await client.force_metadata_update()
+        raise AssertionError("the last try returns or raises")
     finally:
         await client.close()
+
+
+async def _ask_leaders(
+    client: Any, positions: Mapping[TopicPartition, int], max_wait_ms: int, max_bytes: int
+) -> dict[TopicPartition, Fetched]:
+    by_leader: dict[int, dict[TopicPartition, int]] = defaultdict(dict)
+    for place, offset in positions.items():
+        leader = client.cluster.leader_for_partition(place)
+        if leader is None or leader < 0:
+            raise LeaderNotAvailableError(place)
+        by_leader[leader][place] = offset
+    found: dict[TopicPartition, Fetched] = {}
+    for leader, wanted in by_leader.items():
+        found |= await _ask(partial(client.send, leader), wanted, max_wait_ms, max_bytes)
     return found
 
 

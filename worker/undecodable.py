@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from aiokafka import TopicPartition
 from aiokafka.codec import gzip_decode, lz4_decode, snappy_decode, zstd_decode
-from aiokafka.errors import CorruptRecordException
+from aiokafka.errors import CorruptRecordException, KafkaError
 from aiokafka.record.util import decode_varint
 
 from worker.kafka_fetch import fetch
@@ -66,11 +66,21 @@ async def fetch_undecodable(
     """The batches with the next records from these offsets on, of the partitions where aiokafka cannot.
 
     Little is fetched of each partition at first, all at once; each is asked alone for more where that brings
-    no such batch to light. `options` are keyword arguments of aiokafka's clients. Raises KafkaError.
+    no such batch to light. `options` are keyword arguments of aiokafka's clients. Raises KafkaError where no
+    such batch was found and not all partitions could be asked.
     """
-    found = await _undecodable(options, positions, max_bytes=_FIRST_BYTES)
+    failed: KafkaError | None = None
+    try:
+        found = await _undecodable(options, positions, max_bytes=_FIRST_BYTES)
+    except KafkaError:
+        found = {}  # one of them is in trouble, and will say so when it is asked alone
     for partition, offset in () if found else positions.items():
-        found |= await _undecodable(options, {partition: offset}, max_bytes=_MAX_BYTES)
+        try:
+            found |= await _undecodable(options, {partition: offset}, max_bytes=_MAX_BYTES)
+        except KafkaError as error:
+            failed = error
+    if failed is not None and not found:
+        raise failed
     return found
 
 

@@ -273,6 +273,7 @@ async def test_of_a_writer_killed_between_transactions_nobody_sees_anything_and_
         await store.apply(project, GraphChange(), snapshot_id="t", expected_version=1)
     assert caught.value.found_version == 0
     head = await _put(store, project, chain("c"))
+    assert head.graph_version == expected_version + 1  # later than what was
     assert await store.load(project) == (head, chain("c"))
     assert await store.purge(project) == 1
 
@@ -311,7 +312,7 @@ async def test_wherever_an_index_is_cut_off_the_next_one_loses_no_file(
     cut = Neo4jGraphStore(cut_link, timeout_seconds=20.0, transaction_rows=9)
     files: dict[str, bytes | None] = {f"m{n}.py": f"def f{n}(): pass\n".encode() for n in range(5)}
     await index_files(cut, project, files)
-    commits, was_changing = 0, 0
+    commits, was_changing, version = 0, 0, 1
     is_cut = True
     while is_cut:
         commits += 1
@@ -334,6 +335,8 @@ async def test_wherever_an_index_is_cut_off_the_next_one_loses_no_file(
         assert report.not_whole == ()
         loaded = await store.load(project)
         assert loaded is not None
+        assert loaded[0].graph_version > version
+        version = loaded[0].graph_version
         names = {node.id for node in loaded[1].nodes if node.label == "Function"}
         assert {f"m{n}.py::f{n or commits}" for n in range(5)} <= names
         assert names <= {f"m{n}.py::f{n or commits}" for n in range(5)} | {

@@ -34,6 +34,7 @@ class FakeConsumer:
     paused: set[TopicPartition] = field(default_factory=set[TopicPartition])
     commit_errors: list[KafkaError] = field(default_factory=list[KafkaError])
     read_errors: list[Exception] = field(default_factory=list[Exception])
+    position_errors: dict[TopicPartition, Exception] = field(default_factory=dict[TopicPartition, Exception])
     undecodable: set[tuple[TopicPartition, int]] = field(default_factory=set[tuple[TopicPartition, int]])
     fetched_at_ms: int = 0
     waiting: int = 0
@@ -129,6 +130,8 @@ class FakeConsumer:
         return self.stored.get(partition)
 
     async def position(self, partition: TopicPartition) -> int:
+        if partition in self.position_errors:
+            raise self.position_errors[partition]
         if self.position_known is not None:
             self.waiting_for_position += 1
             await self.position_known.wait()

@@ -117,6 +117,9 @@ class _Scan:
                 yield from self._opened(token)
             elif token.text in {")", "]", "}"} and self.open:
                 self.open.pop()
+            elif token.text == ";" and not self.open:
+                self.clause = ""
+                self.labels_of.clear()
             elif token.text == ":" and self._is_type_place():
                 yield from self._types()
                 continue
@@ -160,8 +163,9 @@ class _Scan:
         inside = self.open[-1] if self.open else ""
         kind: UseKind = "relation" if inside == "-[" else "label"
         variable = self._peek(-1).name if self._peek(-1).is_name else ""
-        is_pattern = self._peek(-2).text == "("
+        is_pattern = self._peek(-2).text == "(" and self.clause != "WHERE"
         names: list[str] = []
+        are_all_borne = True
         depth = 0
         expects_name = True
         self.at += 1
@@ -176,6 +180,7 @@ class _Scan:
                 return
             elif token.text in {":", "&", "!"} or (token.text == "|" and inside != "["):
                 expects_name = True
+                are_all_borne = are_all_borne and token.text not in {"!", "|"}
             elif token.text == "(" and expects_name:
                 depth += 1
             elif token.text == ")" and depth:
@@ -188,7 +193,7 @@ class _Scan:
             self.at += 1
         if kind == "label":
             # Elsewhere it is a question, or what a node becomes beside what it is.
-            if is_pattern and variable:
+            if is_pattern and variable and are_all_borne:
                 self.labels_of[variable] = tuple(names)
             if self._peek(0).text == "{" and inside == "(":
                 yield from self._keys(self.at, tuple(names))

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Final, Protocol
 
-from worker.errors import StoreUnavailable
+from worker.errors import HeldBack
 from worker.graph.model import GraphChange, GraphContents, GraphHead, NodeRef
 
 MAX_NAMED: Final = 200
 """What more nodes than this are called does not tell where to look."""
 
 
-class GraphChanging(StoreUnavailable):
+class GraphChanging(HeldBack):
     """The graph that was is no more and the next one is not whole yet: a large change is under way.
 
     Or it was broken off. Then the next writer begins with version 0 and with the facts, which are kept.

@@ -10,7 +10,7 @@ from typing import Final
 
 import structlog
 
-from worker.errors import OutcomeTooNew, StoreUnavailable
+from worker.errors import HeldBack, StoreUnavailable
 from worker.kafka.health import FailureWindow
 from worker.kafka.outage import StoreGate
 from worker.kafka.quarantine import Quarantine, must_be_buried
@@ -31,8 +31,8 @@ class Attempts:
 
     - StoreUnavailable: waits until the store is back and tries again, as often as it takes. Meanwhile it has
       stepped aside, so that in quarantine the records of other topics, which wait for no such store, go on.
-    - OutcomeTooNew: the same, for as long as it takes, by itself: the store is there for all others. A newer
-      worker that gets the partition goes on with the record, or this one when the outcome has been forgotten.
+    - HeldBack: the same, for as long as it takes, by itself: the store is there for all others. Where an
+      outcome is too new, a newer worker that gets the partition goes on, or this one when it is forgotten.
     - Quarantine: the attempt is written down first; a record that ended the process too often is buried.
       Before a record steps aside its attempt is taken back: what ends the process then is another one.
     - Any other exception is a defect of a handler that promised to deal with everything. The record counts
@@ -82,9 +82,9 @@ class Attempts:
         while True:
             try:
                 handled = await self._try(record, ref, defects=defects, cause=cause)
-            except OutcomeTooNew as error:
+            except HeldBack as error:
                 _log.warning(
-                    "record.outcome_too_new",
+                    "record.held_back",
                     topic=record.topic,
                     partition=record.partition,
                     offset=record.offset,

@@ -21,6 +21,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from contextvars import Context
 from functools import partial
 from typing import Final
 
@@ -148,11 +149,11 @@ class Dispatcher:
         A header key that is no UTF-8, which brokers accept, makes every read fail for ever.
         """
         owners = {owner.topic_partition: owner for owner in self.assignment.partitions}
+        asking = [asyncio.wait_for(consumer.position(tp), _POSITION_TIMEOUT_SECONDS) for tp in owners]
+        answers = zip(owners, await asyncio.gather(*asking, return_exceptions=True), strict=True)
+        # One partition that is in trouble of its own must not hide what is wrong with another.
+        positions = {tp: answer for tp, answer in answers if not isinstance(answer, BaseException)}
         try:
-            async with asyncio.timeout(_POSITION_TIMEOUT_SECONDS):
-                positions = dict(
-                    zip(owners, await asyncio.gather(*map(consumer.position, owners)), strict=True)
-                )
             found = await self._shared.fetch_undecodable(positions)
         except (KafkaError, OSError, TimeoutError) as error:
             _log.warning("consumer.read_failed", topic=self.topic, error=repr(error))
@@ -191,7 +192,8 @@ class Dispatcher:
         if not self._in_flight:
             self._moved_at = self._clock()
         self._in_flight += 1
-        task = asyncio.create_task(self._work(owner, tracker, inbound(record)))
+        # In a context of its own: what starts it may be another record, which ends or steps aside.
+        task = asyncio.create_task(self._work(owner, tracker, inbound(record)), context=Context())
         owner.tasks.add(task)
         # A task that is cancelled before its first step never runs any of its own clean-up.
         task.add_done_callback(partial(self._settle, owner, project))

@@ -45,37 +45,36 @@ class ModuleIndex:
         """What is kept of these files; None where the project was never indexed, or nothing is kept of it.
 
         Of a graph that changes meanwhile, what was there before or after. Raises StoreUnavailable, also where
-        a graph is being changed and it is not known what was there before.
+        a graph is being changed and not all of what is kept was found.
         """
         wanted: list[str] = []
         found: Mapping[str, bytes] = {}
+        keys: dict[str, str] | None = None
+        changing: GraphChanging | None = None
         for _ in range(_ATTEMPTS):
-            head = await self._head(project_id)
-            keys = None if head is None else await self._keys_of(project_id, head)
+            try:
+                head, changing = await self._store.head(project_id), None
+                keys = None if head is None else await self._keys_of(project_id, head)
+            except GraphChanging as error:
+                # Facts are there before the catalogue names them, and go after it has ceased to.
+                changing, keys = error, await self._read_keys(project_id)
             if keys is None:
-                return None
-            wanted = [keys[path] for path in dict.fromkeys(paths) if path in keys]
-            if wanted:
-                found = await self._store.load_facts(project_id, wanted)
-            if len(found) == len(wanted):
                 break
+            wanted = [keys[path] for path in dict.fromkeys(paths) if path in keys]
+            found = await self._store.load_facts(project_id, wanted) if wanted else {}
+            if len(found) == len(wanted):
+                return await asyncio.to_thread(_modules, [found[key] for key in wanted])
+        if changing is not None:
+            raise changing
+        if keys is None:
+            return None
         return await asyncio.to_thread(_modules, [found[key] for key in wanted if key in found])
 
-    async def _head(self, project_id: str) -> GraphHead | None:
-        """The head; while the graph is being changed, the one whose keys are known."""
-        try:
-            return await self._store.head(project_id)
-        except GraphChanging:
-            if project_id not in self._keys:
-                raise
-            return self._keys[project_id][0]
-
     async def _keys_of(self, project_id: str, head: GraphHead) -> dict[str, str] | None:
-        """Under which key the reading of each file is kept."""
+        """Under which key the reading of each file is kept; read once a version."""
         kept = self._keys.get(project_id)
         if kept is None or kept[0] != head:
-            facts = await self._store.load_facts(project_id, [KEY])
-            keys = await asyncio.to_thread(_keys, facts.get(KEY, b""))
+            keys = await self._read_keys(project_id)
             if keys is None:
                 return None
             kept = self._keys[project_id] = head, keys
@@ -83,6 +82,10 @@ class ModuleIndex:
         while len(self._keys) > _PROJECTS_KEPT:
             self._keys.popitem(last=False)
         return kept[1]
+
+    async def _read_keys(self, project_id: str) -> dict[str, str] | None:
+        facts = await self._store.load_facts(project_id, [KEY])
+        return await asyncio.to_thread(_keys, facts.get(KEY, b""))
 
 
 def _keys(value: bytes) -> dict[str, str] | None:

@@ -24,7 +24,7 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, TypeVar
 
 from worker.errors import GraphConflict
@@ -275,7 +275,7 @@ class Neo4jGraphStore:
         )
         await self._ensure_schema()
         if _count(change) > self._transaction_rows or not await self._apply_at_once(application):
-            await self._apply_in_steps(application)
+            return await self._apply_in_steps(application)
         return application.head
 
     async def purge(self, project_id: str) -> int:
@@ -388,17 +388,17 @@ class Neo4jGraphStore:
 
         return await self._write(work)
 
-    async def _apply_in_steps(self, application: _Application) -> None:
+    async def _apply_in_steps(self, application: _Application) -> GraphHead:
         """Several transactions, between which nobody sees a graph."""
         project_id, change = application.project_id, application.change
-        takes_over = False
+        broken_off: int | None = None
 
         async def begin(transaction: Transaction) -> Ends:
-            nonlocal takes_over
+            nonlocal broken_off
             held = await _read_head(transaction, project_id, _CLAIM)
             if held is None or held.changing != application.change_id:
                 application.is_done(held)
-                takes_over = held is not None and held.is_broken_off
+                broken_off = held.graph_version if held is not None and held.is_broken_off else None
             ends = await application.find_outside(transaction)
             bound = {"project": project_id, "change_id": application.change_id}
             await rows(transaction, _MARK, bound)
@@ -406,13 +406,16 @@ class Neo4jGraphStore:
 
         ends = await self._write(begin)
         if not application.expected_version:
-            statements = (_FORGET_NODES,) if takes_over else (_FORGET_NODES, _FORGET_FACTS)
+            statements = (_FORGET_NODES, _FORGET_FACTS) if broken_off is None else (_FORGET_NODES,)
             if await self._forget(project_id, application.change_id, statements) is None:
                 raise application.conflict(None)
+        if broken_off is not None:
+            # Who has seen that version may ask for it or hold it: what comes after is newer.
+            application = replace(application, head=replace(application.head, graph_version=broken_off + 1))
         grown_bytes = 0
         for part in _parts(change, self._transaction_rows):
             # The first change of a project begins with nothing, and the claim keeps all others off.
-            is_fresh = application.is_hurried and not (takes_over and part.added_facts)
+            is_fresh = application.is_hurried and not (broken_off is not None and part.added_facts)
             grown_bytes += await self._step(application, part, ends, is_fresh=is_fresh)
 
         async def end(transaction: Transaction) -> None:
@@ -423,6 +426,7 @@ class Neo4jGraphStore:
             await _finish(transaction, application, grown_bytes)
 
         await self._write(end)
+        return application.head
 
     async def _step(self, application: _Application, part: GraphChange, ends: Ends, *, is_fresh: bool) -> int:
         async def work(transaction: Transaction) -> int:

@@ -131,6 +131,12 @@ def test_each_kind_of_stray_is_named(statement: str, messages: list[str]) -> Non
         "MATCH (s:Session) WHERE s.session_id = $id AND s.key IN $keys SET s.title = $title RETURN s.id",
         "MATCH (n) WHERE NOT n:Volk AND $id = CASE WHEN n:Project THEN n.slug ELSE n.id END SET n:Volk",
         "UNWIND $rows AS row MATCH (v:Volk) WHERE v.alias = row.id AND row.v.id = 1 RETURN v",
+        "MATCH (n:Volk) RETURN n; MATCH (n) WHERE n.id = $i RETURN n; MATCH (n {id: $i}) RETURN n",
+        "MATCH (n:GraphNode) WHERE NOT (n:Volk OR n:Session) AND n.id = $id RETURN n",
+        "MATCH (n) WHERE (n:Volk OR n:Project) AND n.id = $id RETURN n",
+        "MATCH (n:!Volk) WHERE n.id = $id RETURN n",
+        "MATCH (n:GraphNode&!Volk) WHERE n.id = $id RETURN n",
+        "MATCH (n:Function|Volk) WHERE n.id = $id OR n.alias = $id RETURN n",
     ],
 )
 def test_what_keeps_to_the_canon_is_left_alone(statement: str) -> None:

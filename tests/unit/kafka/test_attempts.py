@@ -10,6 +10,7 @@ import pytest
 
 from tests.support.dispatching import MemoryLedger, until
 from worker.errors import OutcomeTooNew, StoreUnavailable
+from worker.graph.store import GraphChanging
 from worker.kafka.admission import Slots
 from worker.kafka.attempts import Attempts
 from worker.kafka.health import FailureWindow
@@ -132,8 +133,9 @@ async def test_nothing_is_tried_while_the_store_is_away():
     assert bench.calls == ["handle", "handle"]
 
 
-async def test_an_outcome_of_a_newer_worker_is_waited_for_by_its_record_alone():
-    bench = Bench(*[OutcomeTooNew("redis")] * 9, Handled())
+@pytest.mark.parametrize("held_back", [OutcomeTooNew("redis"), GraphChanging("neo4j")])
+async def test_what_holds_back_one_record_is_waited_for_by_it_alone(held_back: StoreUnavailable):
+    bench = Bench(*[held_back] * 9, Handled())
     closings: list[None] = []
     bench.gate.subscribe(lambda: closings.append(None))
     asides: list[int] = []

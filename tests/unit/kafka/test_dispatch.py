@@ -739,6 +739,16 @@ async def test_a_batch_that_cannot_be_decoded_is_worked_on_and_holds_nobody_up(p
     assert sorted(record.value or b"" for record in bench.begun) == [b"a", b"b", b"c", b"d", b"e"]
 
 
+async def test_a_partition_in_trouble_of_its_own_hides_no_batch_that_cannot_be_decoded():
+    bench = Bench()
+    bench.is_holding = False
+    bench.consumer.append(P0, b"a", b"b")
+    bench.consumer.undecodable.add((P0, 0))
+    bench.consumer.position_errors[P1] = KafkaError("no position")
+    async with bench.running(P0, P1):
+        await until(lambda: bench.committed(P0) == 2)
+
+
 async def test_a_batch_that_cannot_be_decoded_stops_at_the_cap_and_goes_on_in_its_middle():
     bench = Bench(limits=Limits(commit_interval_seconds=0.01, uncommitted_span=1))
     bench.consumer.append(P0, b"a", b"b", b"c")

@@ -111,15 +111,25 @@ async def test_while_a_graph_is_being_changed_what_was_there_before_is_shown(
 ) -> None:
     await put(store, SHOP)
     index = ModuleIndex(store)
-    before = await layer_of(index)
+    await layer_of(index)
+    await put(store, {path: text + "\n\nlater = 1\n" for path, text in SHOP.items()})
+    before = await layer_of(ModuleIndex(store))
 
     async def changing(_: str) -> GraphHead | None:
         raise GraphChanging("sqlite")
 
     monkeypatch.setattr(store, "head", changing)
+    # Whether this worker has asked before or not: what is kept says which files there are.
     assert await layer_of(index) == before
+    assert await layer_of(ModuleIndex(store)) == before
+    load_facts = store.load_facts
+
+    async def half(project_id: str, keys: Collection[str] | None = None) -> Mapping[str, bytes]:
+        return dict([*(await load_facts(project_id, keys)).items()][:1])
+
+    monkeypatch.setattr(store, "load_facts", half)
     with pytest.raises(StoreUnavailable):
-        await layer_of(ModuleIndex(store))
+        await layer_of(index)
 
 
 async def test_what_was_changed_is_what_is_shown(store: GraphStore) -> None:
