@@ -218,15 +218,17 @@ class Late:
         raise ParentLate("parent", reason="not made again in time")
 
 
+OWN = Fragment(
+    layer="memory",
+    node="m1",
+    renderings=(Rendering(depth=9, text="alpha"),),
+    provenance=(FragmentProvenance(resource_uri="u:m1"),),
+    position=0,
+)
+
+
 async def test_a_child_whose_parent_is_late_goes_on_without_it_and_says_so() -> None:
-    own = Fragment(
-        layer="memory",
-        node="m1",
-        renderings=(Rendering(depth=9, text="alpha"),),
-        provenance=(FragmentProvenance(resource_uri="u:m1"),),
-        position=0,
-    )
-    made = await child(assembler_over([own], parents=Late()), pack=None)
+    made = await child(assembler_over([OWN], parents=Late()), pack=None)
     layers = made.bundle.layers
     assert layers is not None
     said = {str(layer): (one.status, one.reason) for layer, one in layers.items() if one.reason is not None}
@@ -237,6 +239,19 @@ async def test_a_child_whose_parent_is_late_goes_on_without_it_and_says_so() -> 
     assert "alpha" in parts_of(made.bundle)["memory"]
     capture = read_capture(made.trail.capture(max_bytes=1_000_000), project_id="p", request_id="c1")
     assert fuse_again(capture, content_policy(worker_settings())).bundle == made.bundle
+
+
+async def test_what_a_childs_sources_gave_before_stays_where_its_parent_is_late_this_time() -> None:
+    first = (await child(assembler_over([OWN], parents=Asked()), pack=None)).trail.fusing
+    again = await assembler_over([], parents=Late()).assemble_again(
+        first.frame, kept=first.admitted, asked=frozenset({"memory"}), generation=0
+    )
+    layers = again.bundle.layers
+    assert layers is not None
+    said = {str(layer): (one.status, one.reason) for layer, one in layers.items() if one.status == "partial"}
+    assert said == {"memory": ("partial", "section_error")}
+    assert layers["graph"].reason == "no_data"
+    assert "alpha" in parts_of(again.bundle)["memory"]
 
 
 async def test_parents_that_nobody_waits_for_any_longer_keep_their_places_until_they_are_made(
