@@ -82,7 +82,9 @@ _GET_ENTITY: Final = """SELECT last_us, last_event_id, document, base FROM entit
 _PUT_ENTITY: Final = "INSERT OR REPLACE INTO entities VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
 _DROP_ENTITY: Final = """DELETE FROM entities
     WHERE project_id = ? AND thread_id = ? AND entity_kind = ? AND entity_id = ?"""
-_PUT_CONTENT: Final = "INSERT OR IGNORE INTO contents VALUES (?, ?, ?, ?)"
+# A row has another number whenever its content is told, and none comes twice: `_FORGET_CONTENT` goes by it.
+_PUT_CONTENT: Final = """INSERT OR REPLACE INTO contents (rowid, project_id, sha256, thread_id, content)
+    VALUES (random(), ?, ?, ?, ?)"""
 _GET_HEAD: Final = "SELECT version FROM heads WHERE project_id = ? AND thread_id = ? AND state_group = ?"
 _PUT_HEAD: Final = "INSERT OR REPLACE INTO heads VALUES (?, ?, ?, ?)"
 _HEADS: Final = """SELECT thread_id, state_group, version FROM heads
@@ -106,23 +108,33 @@ _GET_BASE: Final = f"SELECT last_event_id, base FROM entities WHERE {_OF_ENTITY}
 _PUT_BASE: Final = f"UPDATE entities SET base = ? WHERE {_OF_ENTITY}"  # noqa: S608  from here
 _FORGET_OLD: Final = f"""DELETE FROM events
     WHERE {_OF_ENTITY} AND at_us < ? AND (at_us, event_id) <= (?, ?) AND event_id != ?"""  # noqa: S608  from here
-_CONTENTS: Final = "SELECT thread_id, sha256 FROM contents WHERE project_id = ? ORDER BY thread_id, sha256"
-_FORGET_CONTENTS: Final = """DELETE FROM contents
-    WHERE project_id = ?1 AND thread_id = ?2 AND sha256 IN (SELECT value FROM json_each(?3))
-    AND sha256 NOT IN (
-        SELECT json_extract(body, '$.content_sha256') AS named FROM events
-        WHERE project_id = ?1 AND thread_id = ?2 AND entity_kind = 'artifact' AND named IS NOT NULL
-        UNION
-        SELECT json_extract(document, '$[2].body.content_sha256') AS named FROM entities
-        WHERE project_id = ?1 AND thread_id = ?2 AND entity_kind = 'artifact' AND named IS NOT NULL
-        UNION
-        SELECT json_extract(base, '$.document.body.content_sha256') AS named FROM entities
-        WHERE project_id = ?1 AND thread_id = ?2 AND entity_kind = 'artifact' AND named IS NOT NULL
-    )"""
+_CONTENTS: Final = """SELECT sha256, thread_id, rowid FROM contents
+    WHERE project_id = ? AND (sha256, thread_id) > (?, ?)
+    ORDER BY sha256, thread_id
+    LIMIT ?"""
+_NAMED_BY_EVENTS: Final = """SELECT entity_id, at_us, event_id, json_extract(body, '$.content_sha256')
+    FROM events
+    WHERE project_id = ? AND thread_id = ? AND entity_kind = 'artifact'
+        AND (entity_id, at_us, event_id) > (?, ?, ?)
+    ORDER BY entity_id, at_us, event_id
+    LIMIT ?"""
+_NAMED_BY_ENTITIES: Final = """SELECT entity_id,
+        json_extract(document, '$[2].body.content_sha256'),
+        json_extract(base, '$.document.body.content_sha256')
+    FROM entities
+    WHERE project_id = ? AND thread_id = ? AND entity_kind = 'artifact' AND entity_id > ?
+    ORDER BY entity_id
+    LIMIT ?"""
+_FORGET_CONTENT: Final = """DELETE FROM contents
+    WHERE rowid = ? AND project_id = ? AND thread_id = ? AND sha256 = ?
+    RETURNING length(content)"""
 _PROBE: Final = "INSERT INTO probes VALUES (1, 1) ON CONFLICT DO UPDATE SET count = count + 1"
 _LISTED_ROWS: Final = 500
 _COMPACT_ROWS: Final = 100
 """Events that are folded in one transaction: who asks meanwhile waits for them, messages of some length."""
+_FORGET_ROWS: Final = 16
+_FORGET_CHARACTERS: Final = 4_000_000
+"""Of contents that are forgotten in one transaction: who asks meanwhile waits while their pages are freed."""
 
 _ALL_ROWS: Final = -1
 _BEFORE_ALL: Final = Order(-(2**62), "")
@@ -203,36 +215,56 @@ class SqliteStateStore:
 
     async def _with_old_events(self, project_id: str, before_us: int) -> AsyncGenerator[EntityKey]:
         """The things of which single events from before that instant are held beside the last one."""
-        last = ("", "", "")
-        while True:
-            found = await self._file.read(
-                lambda connection, last=last: connection.execute(
-                    _ENTITIES_AFTER, (before_us, project_id, *last, _LISTED_ROWS)
-                ).fetchall()
-            )
-            for *key, has_old in found:
-                if has_old:
-                    yield EntityKey(*key)
-            if len(found) < _LISTED_ROWS:
-                return
-            last = found[-1][:3]
+        async for *key, has_old in self._pages(_ENTITIES_AFTER, (before_us, project_id), ("", "", "")):
+            if has_old:
+                yield EntityKey(*key)
 
     async def _forget_contents(self, project_id: str) -> None:
         """Drop the contents that neither an event nor a thing of their thread names any more.
 
-        In one transaction with the look for names: an event brings its contents along in its own.
+        The contents are read first, then the names, a page at a time: whatever names one later has told it
+        anew with its event, and `_FORGET_CONTENT` passes over it.
         """
-        held = await self._file.read(
-            lambda connection: connection.execute(_CONTENTS, (project_id,)).fetchall()
-        )
-        by_thread: defaultdict[str, list[str]] = defaultdict(list)
-        for thread_id, sha256 in held:
-            by_thread[thread_id].append(sha256)
-        for thread_id, digests in by_thread.items():
-            values = (project_id, thread_id, json.dumps(digests))
-            await self._file.write(
-                lambda connection, _, values=values: connection.execute(_FORGET_CONTENTS, values).rowcount
+        held: defaultdict[str, dict[str, int]] = defaultdict(dict)
+        async for sha256, thread_id, row in self._pages(_CONTENTS, (project_id,), ("", "")):
+            held[thread_id][sha256] = row
+        for thread_id, rows in held.items():
+            named = await self._named(project_id, thread_id)
+            doomed = [
+                (row, project_id, thread_id, sha256) for sha256, row in rows.items() if sha256 not in named
+            ]
+            while doomed:
+                done = await self._file.write(
+                    lambda connection, _, some=doomed: _forget_some(connection, some)
+                )
+                del doomed[:done]
+
+    async def _named(self, project_id: str, thread_id: str) -> set[str | None]:
+        """The digests of contents that the thread's artifacts name, now or in what is known of their past."""
+        named: set[str | None] = set()
+        thread = (project_id, thread_id)
+        # Events before things: compaction moves names from those to these.
+        async for *_, digest in self._pages(_NAMED_BY_EVENTS, thread, ("", _BEFORE_ALL.at_us, "")):
+            named.add(digest)
+        async for _, *digests in self._pages(_NAMED_BY_ENTITIES, thread, ("",)):
+            named.update(digests)
+        return named
+
+    async def _pages(
+        self, statement: str, values: tuple[Any, ...], last: tuple[Any, ...]
+    ) -> AsyncGenerator[Any]:
+        """The rows whose first columns are after `last`; others have their turn between the pages."""
+        while True:
+            found = await self._file.read(
+                lambda connection, last=last: connection.execute(
+                    statement, (*values, *last, _LISTED_ROWS)
+                ).fetchall()
             )
+            for row in found:
+                yield row
+            if len(found) < _LISTED_ROWS:
+                return
+            last = found[-1][: len(last)]
 
     async def projects(self) -> Sequence[str]:
         """See `StateStore`."""
@@ -366,6 +398,16 @@ def _compact(
         connection.execute(_PUT_BASE, (encode_base(base), project_id, *key))
     forgotten = connection.execute(_FORGET_OLD, (project_id, *key, before_us, *base.last, last_event_id))
     return forgotten.rowcount, len(old) < _COMPACT_ROWS
+
+
+def _forget_some(connection: sqlite3.Connection, doomed: Sequence[tuple[int, str, str, str]]) -> int:
+    """Drop the first of the contents that were not told again meanwhile; how many were gone through."""
+    done = characters = 0
+    while done < min(len(doomed), _FORGET_ROWS) and characters < _FORGET_CHARACTERS:
+        found = connection.execute(_FORGET_CONTENT, doomed[done]).fetchall()
+        characters += sum(length for (length,) in found)
+        done += 1
+    return done
 
 
 def _event_row(project_id: str, record: StateRecord) -> tuple[Any, ...]:

@@ -81,3 +81,70 @@ async def test_more_things_than_are_listed_at_once_are_all_compacted(
     assert await store.compact("p", before_us=events[1].at_us) == 9
     assert await store.compact("p", before_us=events[1].at_us) == 0
     assert await held(store, "p", "", "t1", "t2") == expected(events)
+
+
+# --- Contents ----------------------------------------------------------------------------------------
+
+
+def made(event_id: str, artifact: str, text: str, *, at: float) -> StateRecord:
+    body = {"id": artifact, "stage": "s", "type": "t", "content": f"{text} " * 2_000}
+    return record(event_id, "artifact", body, at=at)
+
+
+def digest_of(told: StateRecord) -> str:
+    (digest,) = told.contents
+    return digest
+
+
+async def is_known(store: SqliteStateStore, project_id: str, told: StateRecord) -> bool:
+    return await store.content(project_id, digest_of(told)) is not None
+
+
+@pytest.mark.parametrize("limits", [{"_FORGET_ROWS": 2}, {"_FORGET_CHARACTERS": 5_000}])
+async def test_others_have_their_turn_while_contents_are_forgotten(
+    store: SqliteStateStore, monkeypatch: pytest.MonkeyPatch, limits: dict[str, int]
+) -> None:
+    for name, value in limits.items():
+        monkeypatch.setattr(sqlite_state, name, value)
+    versions = [made(f"e{n}", "a", f"{n}", at=n) for n in range(41)]
+    await store.apply("p", versions)
+    compacting = asyncio.create_task(store.compact("p", before_us=versions[-1].at_us))
+    answers = 0
+    while not compacting.done():
+        assert (await store.heads("p", ["t1"])).versions
+        answers += 1
+    assert await compacting == 40
+    assert answers > 20
+    assert [one.event_id for one in versions if await is_known(store, "p", one)] == ["e39", "e40"]
+
+
+async def test_more_contents_and_names_than_are_listed_at_once_are_told_apart(
+    store: SqliteStateStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sqlite_state, "_LISTED_ROWS", 2)
+    told = [made(f"{name}{at}", name, f"{name} {at}", at=at) for name in "abcde" for at in range(4)]
+    await store.apply("p", told)
+    assert await store.compact("p", before_us=told[2].at_us) == 10
+    kept = [one.event_id for one in told if await is_known(store, "p", one)]
+    # The base names the second, an event the third, and the thing itself the last.
+    assert kept == [f"{name}{at}" for name in "abcde" for at in (1, 2, 3)]
+
+
+async def test_a_content_that_is_told_again_while_others_are_forgotten_stays(
+    store: SqliteStateStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sqlite_state, "_LISTED_ROWS", 1)
+    monkeypatch.setattr(sqlite_state, "_FORGET_ROWS", 1)
+    versions = [made(f"e{n}", "a", f"{n}", at=n) for n in range(4)]
+    # An earlier one, so that it changes nothing: only its event names the content.
+    again = made("again", "b", "0", at=10)
+    last = made("last", "b", "3", at=20)
+    for turns in range(30):
+        project_id = f"p{turns}"
+        await store.apply(project_id, [*versions, last])
+        compacting = asyncio.create_task(store.compact(project_id, before_us=versions[-1].at_us))
+        for _ in range(turns):
+            await store.heads(project_id, ["t1"])
+        await store.apply(project_id, [again])
+        await compacting
+        assert await is_known(store, project_id, again), turns
