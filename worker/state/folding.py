@@ -201,6 +201,7 @@ def _plan_set(known: Document, record: StateRecord) -> Document:
         "told_us": known.get("told_us", {}) if is_unchanged else {},
         "changed_us": known.get("changed_us", record.at_us) if is_unchanged else record.at_us,
         "summaries": known.get("summaries", {}),
+        **({"summed_us": known["summed_us"]} if "summed_us" in known else {}),
         **_plan_end(record.body.get("status")),
     }
 
@@ -208,6 +209,7 @@ def _plan_set(known: Document, record: StateRecord) -> Document:
 def _step_advanced(known: Document, record: StateRecord) -> Document:
     step_id, status = record.body["step_id"], record.body["status"]
     summary = record.body.get("summary")
+    summed = {"summed_us": {**known.get("summed_us", {}), step_id: record.at_us}} if summary else {}
     pointer = known.get("pointer")
     # What somebody is at stays current, whatever is done beside it.
     is_held = pointer not in {None, step_id} and known.get("steps", {}).get(pointer) == "active"
@@ -218,6 +220,7 @@ def _step_advanced(known: Document, record: StateRecord) -> Document:
         "pointer": pointer if is_held and status != "active" else step_id,
         "told_us": {**known.get("told_us", {}), step_id: record.at_us},
         "summaries": {**known.get("summaries", {}), **({step_id: summary} if summary else {})},
+        **summed,
         **_plan_end(record.body.get("plan_status")),
     }
 

@@ -29,9 +29,11 @@ def session_from(events: list[StateRecord], thread: str = "t1") -> SessionContex
     return session_of(told_of(events, "session", thread), told_of(events, "session", ""))
 
 
-def plan(event_id: str = "p", *, at: float = 0, thread: str | None = None, title: str = "one") -> StateRecord:
+def plan(
+    event_id: str = "p", *, at: float = 0, thread: str | None = None, title: str = "one", **more: str
+) -> StateRecord:
     steps = [{"id": str(number), "title": title} for number in range(1, 5)]
-    return record(event_id, "plan_set", {"plan_id": "p", "steps": steps}, at=at, thread=thread)
+    return record(event_id, "plan_set", {"plan_id": "p", "steps": steps, **more}, at=at, thread=thread)
 
 
 def advance(
@@ -103,20 +105,74 @@ def test_a_plan_that_the_thread_has_set_is_its_own_and_the_projects_events_advan
     assert seen.statuses == {"1": "done"}
 
 
+def test_the_summary_of_a_step_is_the_one_told_last() -> None:
+    events = [
+        plan(),
+        advance("1", at=1, summary="the thread's"),
+        advance("1", at=2, thread=None, summary="the project's"),
+        advance("1", at=3),
+        advance("2", at=4, summary="the thread's"),
+        advance("2", at=5, thread=None),
+    ]
+    seen = plan_from(events)
+    assert seen is not None
+    assert seen.summaries == {"1": "the project's", "2": "the thread's"}
+
+
+@pytest.mark.parametrize("ends", [plan("end", at=3, status="completed"), None])
+def test_what_was_told_before_a_plan_ended_counts_and_what_was_told_after_it_does_not(
+    ends: StateRecord | None,
+) -> None:
+    ends = ends or advance("4", at=3, thread=None, plan_status="completed")
+    before, after = advance("1", at=1), advance("2", at=5)
+    seen = plan_from([plan(), before, ends, after], plan_id="p")
+    assert seen is not None
+    assert seen.is_ended
+    assert seen.statuses == ({"1": "done"} if ends.kind == "plan_set" else {"1": "done", "4": "done"})
+
+
+def test_what_the_project_tells_of_a_plan_that_the_thread_has_ended_does_not_count_for_the_thread() -> None:
+    events = [
+        plan(),
+        advance("4", at=2, plan_status="completed"),
+        advance("1", at=3, thread=None, summary="Too late."),
+    ]
+    seen = plan_from(events, plan_id="p")
+    assert seen is not None
+    assert (seen.statuses, seen.pointer, seen.summaries) == ({"4": "done"}, "4", {})
+    others = plan_from(events, "t2")
+    assert others is not None
+    assert others.statuses == {"1": "done"}
+
+
 _statuses = st.sampled_from(["done", "active", "blocked"])
-_advances = st.tuples(st.just("advance"), st.sampled_from("123"), _statuses)
-_sets = st.tuples(st.just("set"), st.sampled_from("ab"), st.none())
+_more = st.sampled_from([{}, {}, {"summary": "s"}, {"plan_status": "completed"}])
+_advances = st.tuples(st.just("advance"), st.sampled_from("123"), _statuses, _more)
+_sets = st.tuples(
+    st.just("set"), st.sampled_from("ab"), st.none(), st.sampled_from(["active"] * 3 + ["completed"])
+)
 _stories = st.lists(st.tuples(st.booleans(), _advances | _sets), max_size=10)
 
 
-def _story(drawn: list[tuple[bool, tuple[str, str, Any]]]) -> list[StateRecord]:
-    """Plans are the project's, and steps are advanced by it or by the thread."""
+def _story(drawn: list[tuple[bool, tuple[str, str, Any, Any]]]) -> list[StateRecord]:
+    """Plans are the project's, and steps are advanced by it or by the thread.
+
+    After the end no plan is set, and nobody tells of a step again: what that takes the place of is lost.
+    """
     events = [plan()]
-    for at, (is_threads, (what, name, status)) in enumerate(drawn, start=1):
+    told: set[tuple[bool, str]] = set()
+    is_ended = False
+    for at, (is_threads, (what, name, status, more)) in enumerate(drawn, start=1):
+        if is_ended and (what == "set" or (is_threads, name) in told):
+            continue
         if what == "set":
-            events.append(plan(f"p{at}", at=at, title=name))
+            events.append(plan(f"p{at}", at=at, title=name, status=more))
+            is_ended = more == "completed"
         else:
-            events.append(advance(name, status, at=at, thread="t1" if is_threads else None))
+            named = {**more, "summary": f"at {at}"} if "summary" in more else more
+            events.append(advance(name, status, at=at, thread="t1" if is_threads else None, **named))
+            told.add((is_threads, name))
+            is_ended = is_ended or "plan_status" in more
     return events
 
 
@@ -124,11 +180,14 @@ def _story(drawn: list[tuple[bool, tuple[str, str, Any]]]) -> list[StateRecord]:
 @given(drawn=_stories)
 def test_a_plan_comes_to_what_it_would_if_all_had_been_told_in_one_place(drawn: Any) -> None:
     events = _story(drawn)
-    seen, whole = plan_from(events), plan_from([replace(one, thread_id="") for one in events])
+    seen, whole = (
+        plan_from(told, plan_id="p") for told in (events, [replace(one, thread_id="") for one in events])
+    )
     assert seen is not None
     assert whole is not None
-    assert (seen.plan, seen.statuses) == (whole.plan, whole.statuses)
-    if not any(one.kind == "step_advanced" and not one.thread_id for one in events):
+    assert (seen.plan, seen.statuses, seen.summaries) == (whole.plan, whole.statuses, whole.summaries)
+    assert seen.is_ended == whole.is_ended
+    if not (whole.is_ended or any(one.kind == "step_advanced" and not one.thread_id for one in events)):
         assert seen.pointer == whole.pointer
 
 
@@ -193,6 +252,22 @@ def test_a_session_of_the_project_that_the_thread_has_closed_is_not_active() -> 
     assert session is not None
     assert session.project.active_session == "Design"
     assert session_from([opened, closed]) is None
+
+
+def test_what_a_session_was_told_of_stays_where_the_other_tells_of_it_again() -> None:
+    def opened(session_id: str, at: float, thread: str | None, **more: str) -> StateRecord:
+        return record(
+            f"{session_id}{at}", "session_opened", {"session_id": session_id, **more}, at=at, thread=thread
+        )
+
+    told = [opened("s", 0, None, title="Design"), opened("s", 2, "t1")]
+    session = session_from(told)
+    assert session is not None
+    assert session.project.active_session == "Design"
+    # It was opened when it was opened first: another one has been opened since.
+    session = session_from([*told, opened("later", 1, "t1")])
+    assert session is not None
+    assert session.project.active_session == "later"
 
 
 @pytest.mark.parametrize(("passed_at", "failing"), [(5, []), (-5, ["t"])])
