@@ -35,12 +35,12 @@ class Purged:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Places:
-    """Everything that holds something of a project."""
+    """Everything that holds something of a project; None for a store that was never made."""
 
-    graph: GraphStore
-    state: StateStore
+    graph: GraphStore | None
+    state: StateStore | None
     packs: PackCache
-    outcomes: OutcomeStore
+    outcomes: OutcomeStore | None
     snapshots: Snapshots | None = None
     """Of a worker in this process; other workers drop theirs when they are asked for the project next."""
     usage_log: Path | None = None
@@ -67,16 +67,16 @@ async def purge(project_id: str, thread_id: str | None, places: Places) -> Purge
 
     Raises StoreUnavailable, and OSError where the usage log cannot be rewritten.
     """
-    events = await places.state.purge(project_id, thread_id=thread_id)
-    graph_nodes = 0
-    if thread_id is None:
+    events = graph_nodes = outcomes = 0
+    if places.state is not None:
+        events = await places.state.purge(project_id, thread_id=thread_id)
+    if thread_id is None and places.graph is not None:
         graph_nodes = await places.graph.purge(project_id)
-        if places.snapshots is not None:
-            places.snapshots.forget(project_id)
-        outcomes = await places.outcomes.purge(project_id)
-    else:
+    if thread_id is None and places.snapshots is not None:
+        places.snapshots.forget(project_id)
+    if places.outcomes is not None:
         outcomes = await places.outcomes.purge(
-            project_id, only=lambda outcome: thread_of(outcome) == thread_id
+            project_id, only=None if thread_id is None else lambda outcome: thread_of(outcome) == thread_id
         )
     packs = await places.packs.purge(project_id)
     usage_lines = await asyncio.to_thread(

@@ -167,36 +167,42 @@ def dead_letter_topic(settings: Settings) -> DeadLetterTopic:
 async def purge_once(settings: Settings, project_id: str, thread_id: str | None) -> Purged:
     """Erase a project, or a thread of it, in every store that the settings name.
 
-    Says on standard error where they are. Raises StoreUnavailable, and FileNotFoundError where a store's file
-    is not there, before anything is erased.
+    Says on standard error where they are, and which of them is a file that is not there; it is left out.
+    Raises StoreUnavailable, and FileNotFoundError where all of them are such files.
     """
-    _refuse_absent_files(settings)
+    absent = _absent_files(settings)
     for what, place in purged_places(settings).items():
-        sys.stderr.write(f"{what}: {place}\n")
+        sys.stderr.write(f"{what}: {place}{' (not there)' if what in absent else ''}\n")
     async with AsyncExitStack() as stack:
         places = Places(
-            graph=build_graph_store(settings),
-            state=build_state_store(settings),
+            graph=None if "graph" in absent else build_graph_store(settings),
+            state=None if "state" in absent else build_state_store(settings),
             packs=build_pack_cache(settings),
-            outcomes=build_store(settings),
+            outcomes=None if "outcomes" in absent else build_store(settings),
         )
         for store in (places.graph, places.state, places.packs, places.outcomes):
-            stack.push_async_callback(store.close)
+            if store is not None:
+                stack.push_async_callback(store.close)
         return await purge(project_id, thread_id, places)
 
 
-def _refuse_absent_files(settings: Settings) -> None:
-    """Purging must not make a store: an empty one has nothing to erase, and hides which one was meant."""
+def _absent_files(settings: Settings) -> frozenset[str]:
+    """Which stores are files that are not there. Raises FileNotFoundError where all of them are.
+
+    Purging must not make a store: an empty one has nothing to erase, and hides which one was meant.
+    """
     files: dict[str, Path] = {}
     if settings.graph.store == "sqlite":
         files |= {"graph": settings.graph.sqlite_path, "state": settings.state.sqlite_path}
     if settings.outcomes.store == "sqlite":
         files["outcomes"] = settings.outcomes.sqlite_path
-    absent = [file_place(path, f"{group}.sqlite_path") for group, path in files.items() if not path.exists()]
-    if absent:
+    absent = frozenset(what for what, path in files.items() if not path.exists())
+    if absent >= {"graph", "state", "outcomes"}:
+        looked = ", ".join(file_place(path, f"{what}.sqlite_path") for what, path in files.items())
         raise FileNotFoundError(
-            f"erased nothing: no file at {', '.join(absent)}; purge in the worker's folder, with its settings"
+            f"erased nothing: no file at {looked}; purge in the worker's folder, with its settings"
         )
+    return absent
 
 
 def purged_places(settings: Settings) -> dict[str, str]:

@@ -168,7 +168,6 @@ def test_this_code_base_keeps_to_the_canon() -> None:
 
 def test_purge_asks_first_and_then_erases_what_there_is(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for store in ("outcomes", "state"):
-        (tree.parent / f"{store}.db").touch()
         monkeypatch.setenv(f"WORKER_{store.upper()}__SQLITE_PATH", str(tree.parent / f"{store}.db"))
     monkeypatch.setenv("ORCHESTRATA_CONTEXT_USAGE_LOG", str(tree.parent / "usage.jsonl"))
     index(tree)
@@ -178,6 +177,12 @@ def test_purge_asks_first_and_then_erases_what_there_is(tree: Path, monkeypatch:
     erased = runner.invoke(app, ["purge", "--project", "shop", "--yes"])
     assert erased.exit_code == 0
     assert "graph_nodes" in erased.stdout
+    # An index makes no other store, and neither does its end.
+    assert [line.partition(":")[0] for line in erased.stderr.splitlines() if "(not there)" in line] == [
+        "state",
+        "outcomes",
+    ]
+    assert sorted(path.name for path in tree.parent.glob("*.db")) == ["graph.db"]
     assert _pack_state() == "gone"
     again = runner.invoke(app, ["purge", "--project", "shop", "--yes"])
     assert "nothing: there was nothing" in again.stdout

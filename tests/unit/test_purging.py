@@ -38,25 +38,29 @@ class Traces:
 
     async def left(self) -> set[str]:
         """What of each project is still to be found, by any way in."""
+        graph, state, outcomes = self.places.graph, self.places.state, self.places.outcomes
+        assert graph
+        assert state
+        assert outcomes
         found: set[str] = set()
         for project in ("acme", "bank"):
             for thread in ("t-1", "t-2"):
                 key = OutcomeKey(project_id=project, request_id=f"r-{thread}")
-                if await self.places.outcomes.get(key):
+                if await outcomes.get(key):
                     found.add(f"{project} outcome {thread}")
                 if any(
                     (line["project_id"], line["thread_id"]) == (project, thread)
                     for line in read_usage_records(self.places.usage_log)
                 ):
                     found.add(f"{project} usage {thread}")
-            if await self.places.outcomes.get(sync_key(project, "s-1")):
+            if await outcomes.get(sync_key(project, "s-1")):
                 found.add(f"{project} sync")
             if await self.places.packs.get(project, "key"):
                 found.add(f"{project} pack")
             for thread in ("t-1", "t-2", ""):
-                if await held_state(self.places.state, project, thread):
+                if await held_state(state, project, thread):
                     found.add(f"{project} state {thread}")
-            if await self.places.graph.load(project) or await self.places.graph.load_facts(project):
+            if await graph.load(project) or await graph.load_facts(project):
                 found.add(f"{project} graph")
         return found
 
@@ -134,9 +138,9 @@ async def test_of_a_thread_its_state_its_outcomes_and_usage_lines_and_the_packs_
 async def test_the_bytes_are_gone_from_the_disk(traces: Traces) -> None:
     await purge("acme", None, traces.places)
     # The write-ahead logs end with their stores.
-    await traces.places.outcomes.close()
-    await traces.places.graph.close()
-    await traces.places.state.close()
+    for store in (traces.places.outcomes, traces.places.graph, traces.places.state):
+        assert store
+        await store.close()
     held = {path.name: path.read_bytes() for path in traces.folder.iterdir() if path.is_file()}
     assert held.keys() >= {"outcomes.db", "graph.db", "state.db", "usage.jsonl"}
     assert [name for name, data in held.items() if b"acme" in data and name != "graph.db"] == []
@@ -153,7 +157,7 @@ async def test_a_purged_project_can_be_filled_again(traces: Traces) -> None:
     assert reply["counts"]["nodes.Function"] == 2
 
 
-def test_a_store_that_is_not_there_is_named_and_not_made(
+def test_where_no_store_is_there_each_is_named_and_none_made(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -162,6 +166,27 @@ def test_a_store_that_is_not_there_is_named_and_not_made(
     for group in ("graph", "state", "outcomes"):
         assert f"{group}.db ({group}.sqlite_path, seen from {tmp_path})" in str(caught.value)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("thread", [None, "t-1"])
+async def test_a_store_that_is_not_there_is_left_out_and_not_made(
+    traces: Traces, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], thread: str | None
+) -> None:
+    folder = traces.folder
+    monkeypatch.setenv("ORCHESTRATA_CONTEXT_USAGE_LOG", str(folder / "none" / "usage.jsonl"))
+    settings = Settings(
+        graph=Graph(sqlite_path=folder / "none" / "graph.db"),
+        state=State(sqlite_path=folder / "none" / "state.db"),
+        outcomes=Outcomes(sqlite_path=folder / "outcomes.db"),
+    )
+    assert (await purge_once(settings, "acme", thread)).total == (1 if thread else 3)
+    said = capsys.readouterr().err.splitlines()
+    assert said[:2] == [
+        f"graph: {folder}/none/graph.db (graph.sqlite_path) (not there)",
+        f"state: {folder}/none/state.db (state.sqlite_path) (not there)",
+    ]
+    assert said[3] == f"outcomes: {folder}/outcomes.db (outcomes.sqlite_path)"
+    assert not (folder / "none").exists()
 
 
 async def test_each_place_is_said_that_was_searched(
