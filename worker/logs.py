@@ -77,9 +77,11 @@ def with_trace(_logger: object, _method: str, event: structlog.types.EventDict) 
 def bind_ids(project_id: str | None, **own_id: str | None) -> None:
     """Put whose record it is on each line from now on: of this task, and of what it starts.
 
-    Each record is worked on in a task of its own, with which this ends. `own_id` is by what the record is
-    known, under the name that its body gives it; ids that could not be read are left out.
+    Each record is worked on in a task of its own, with which this ends; no ids stay of a record before.
+    `own_id` is by what the record is known, under the name that its body gives it; ids that could not be read
+    are left out.
     """
+    structlog.contextvars.clear_contextvars()
     ids = {"project_id": project_id, **own_id}
     structlog.contextvars.bind_contextvars(
         **{name: value for name, value in ids.items() if value is not None}

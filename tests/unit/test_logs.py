@@ -22,6 +22,7 @@ import logging, sys
 import structlog
 from worker.logs import bind_ids, configure_logs
 configure_logs(level="info", log_format=sys.argv[1])
+bind_ids("bank", request_id="r-0")
 bind_ids("shop", request_id=None)
 structlog.get_logger().info("bundle.assembled", tokens=5)
 library = logging.getLogger("aiokafka.client")

@@ -16,6 +16,7 @@ from worker.errors import InternalError, Rejected, StoreUnavailable, WorkerDied
 from worker.kafka.headers import RequestHeaders
 from worker.kafka.received import Received, defect
 from worker.kafka.records import Handled, InboundRecord
+from worker.logs import bind_ids
 
 _log = structlog.get_logger(__name__)
 
@@ -51,6 +52,7 @@ async def bury(
     error, trace_text = _in_vain(attempts, cause)
     try:
         received = await kind.undecoded(record, headers, error, trace_text=trace_text)
+        bind_ids(received.project_id, **{kind.ID_FIELD: received.request_id})
         return await settle(received, error)
     except NOT_DEFECTS:
         raise

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
+from contextvars import Context
 from typing import Final
 
 import structlog
@@ -72,7 +73,8 @@ class StoreGate:
             self._pause_seconds = _FIRST_PAUSE_SECONDS
         _log.warning("store.away", store=error.store, error=str(error))
         self._is_back.clear()
-        self._probing = asyncio.create_task(self._probe_until_back())
+        # In a context of its own: the record that met the outage is one of many that wait.
+        self._probing = asyncio.create_task(self._probe_until_back(), context=Context())
         self._tell()
 
     async def _probe_until_back(self) -> None:

@@ -47,6 +47,7 @@ from worker.kafka.records import Handled, InboundRecord, Publisher
 from worker.kafka.replies import Replies, Routes
 from worker.kafka.spans import note_ids, note_outcome, record_span
 from worker.kafka.sync_received import ReceivedSync, receive_sync
+from worker.logs import bind_ids
 from worker.outcomes import Refusal, read_refusal, refusal_of, rejection_reply, reply_outcome
 from worker.ports import OutcomeKey, OutcomeRecord, OutcomeStore, Tombstone
 from worker.telemetry import SPAN_DECODE, SPAN_INDEX, SPAN_PUBLISH, SPAN_STORE, SPAN_SYNC, Telemetry
@@ -179,6 +180,7 @@ class SyncHandler:
             self._telemetry.count_notes(received.sync.notes)
         if received.project_id is not None:
             note_ids(received.project_id)
+        bind_ids(received.project_id, sync_id=received.request_id)
         return received
 
     def _is_forgotten(self, record: InboundRecord) -> bool:
@@ -200,7 +202,7 @@ class SyncHandler:
             await self._failpoints.reach("sync.before_index", received.text)
             with self._telemetry.step(SPAN_INDEX):
                 report = await self._syncs.sync(request, is_settled=is_settled)
-            _say(request, report)
+            _say(report)
             reply = to_wire(sync_result(request, report))
             return _Decision(
                 record=reply_outcome(reply, request_digest=sync.digest, as_of=received.as_of),
@@ -216,7 +218,7 @@ class SyncHandler:
         except BaseException as error:  # noqa: BLE001 - a panic in an extension is no Exception
             found = defect(error)
             # The kind and the place, without the message: it may quote a file.
-            _log.error("sync.failed", kind=type(error).__name__, place=found.place, sync_id=request.sync_id)
+            _log.error("sync.failed", kind=type(error).__name__, place=found.place)
             return self._reject(received, found.refusal, trace_text=found.traceback)
 
     def _reject(self, received: ReceivedSync, error: Rejected, *, trace_text: str | None = None) -> _Decision:
@@ -270,11 +272,9 @@ def _refusal_in(held: OutcomeRecord) -> Refusal | None:
     return read_refusal(held) if _REJECTION_HEAD in held.reply[:_HEAD_BYTES] else None
 
 
-def _say(request: SyncRequest, report: IndexReport) -> None:
+def _say(report: IndexReport) -> None:
     _log.info(
         "sync.indexed",
-        project_id=request.project_id,
-        sync_id=request.sync_id,
         graph_version=report.graph_version,
         is_changed=report.is_changed,
         files_read=report.files_read,

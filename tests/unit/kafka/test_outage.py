@@ -2,9 +2,12 @@ from __future__ import annotations
 
 import asyncio
 
+from structlog.contextvars import get_contextvars
+
 from tests.support.dispatching import until
 from worker.errors import StoreUnavailable
 from worker.kafka.outage import StoreGate
+from worker.logs import bind_ids
 
 AWAY = StoreUnavailable("redis", "refused")
 
@@ -72,6 +75,23 @@ async def test_a_defect_of_the_probe_does_not_close_the_gate_for_ever():
     gate = StoreGate(probe, sleep=lambda _: asyncio.sleep(0))
     await asyncio.wait_for(gate.wait(AWAY), 1)
     assert len(calls) == 3
+
+
+async def test_the_probe_bears_no_ids_of_the_record_that_met_the_outage():
+    seen: list[dict[str, object]] = []
+
+    async def probe() -> None:
+        seen.append(get_contextvars())
+
+    gate = StoreGate(probe, sleep=lambda _: asyncio.sleep(0))
+
+    async def work() -> None:
+        bind_ids("shop", request_id="r-1")
+        await gate.wait(AWAY)
+        assert get_contextvars() == {"project_id": "shop", "request_id": "r-1"}
+
+    await asyncio.wait_for(asyncio.create_task(work()), 5)
+    assert seen == [{}]
 
 
 async def test_listeners_hear_the_close_and_the_opening_in_order():
