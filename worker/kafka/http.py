@@ -21,7 +21,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from worker.errors import StoreUnavailable
+from worker.errors import OutcomeDamaged, StoreUnavailable
 from worker.kafka.health import MEANINGS
 from worker.telemetry import Telemetry
 
@@ -60,7 +60,7 @@ class BundleSource(Protocol):
     """What is used of the outcome store."""
 
     async def get_bundle(self, *, project_id: str, digest: str) -> bytes | None:
-        """The bundle of that project with that SHA-256. Raises StoreUnavailable."""
+        """The bundle of that project with that SHA-256. Raises StoreUnavailable and OutcomeDamaged."""
         ...
 
 
@@ -89,6 +89,9 @@ def build_app(*, health: Healthy, store: BundleSource, telemetry: Telemetry, tok
             body = await store.get_bundle(project_id=project_id, digest=digest)
         except StoreUnavailable:
             return JSONResponse({"error": "outcome_store_away"}, 503, {"Retry-After": "1"})
+        except OutcomeDamaged:
+            # No waiting brings it back, and a caller can do no more about it.
+            return _not_found()
         return _not_found() if body is None else _immutable(request, body, digest)
 
     app = Starlette(

@@ -6,6 +6,7 @@ from dataclasses import replace
 from itertools import count
 from typing import Protocol
 
+from worker.errors import OutcomeDamaged
 from worker.ports import OutcomeKey, OutcomeRecord, Tombstone
 
 
@@ -13,18 +14,24 @@ class Outcomes(Protocol):
     """What is used of the outcome store."""
 
     async def get(self, key: OutcomeKey) -> OutcomeRecord | Tombstone | None:
-        """What is held. Raises StoreUnavailable."""
+        """What is held. Raises StoreUnavailable and OutcomeDamaged."""
         ...
 
 
 async def newest_outcome(outcomes: Outcomes, key: OutcomeKey) -> OutcomeRecord | Tombstone | None:
     """The outcome of the last generation, whichever the key names.
 
-    Each generation follows the one before, and the first may be forgotten. Raises StoreUnavailable.
+    Each generation follows the one before, and the first may be forgotten. One that is damaged is passed over
+    where another follows, and is as good as not kept where it is the last: an older outcome is not what the
+    caller was told. Raises StoreUnavailable.
     """
     newest = None
     for generation in count():
-        held = await outcomes.get(replace(key, generation=generation))
+        try:
+            held = await outcomes.get(replace(key, generation=generation))
+        except OutcomeDamaged:
+            newest = None
+            continue
         if held is None and generation:
             break
         newest = held

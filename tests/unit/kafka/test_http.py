@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from schemas.wire import sha256_hex
-from worker.errors import StoreUnavailable
+from worker.errors import OutcomeDamaged, StoreUnavailable
 from worker.kafka.http import build_app, is_loopback, serve_http
 from worker.telemetry import Telemetry
 
@@ -40,12 +40,12 @@ class Health:
 class Bundles:
     held: dict[tuple[str, str], bytes] = field(default_factory=lambda: {("shop", DIGEST): BODY})
     asked: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
-    is_away: bool = False
+    error: Exception | None = None
 
     async def get_bundle(self, *, project_id: str, digest: str) -> bytes | None:
         self.asked.append((project_id, digest))
-        if self.is_away:
-            raise StoreUnavailable("sqlite")
+        if self.error is not None:
+            raise self.error
         return self.held.get((project_id, digest))
 
 
@@ -124,9 +124,15 @@ async def test_a_malformed_address_does_not_reach_the_store() -> None:
 
 
 async def test_an_absent_store_is_said_and_not_taken_for_an_absent_bundle() -> None:
-    async with served(bundles=Bundles(is_away=True)) as client:
+    async with served(bundles=Bundles(error=StoreUnavailable("sqlite"))) as client:
         answer = await client.get(URL)
     assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
+
+
+async def test_a_damaged_bundle_is_as_good_as_none() -> None:
+    async with served(bundles=Bundles(error=OutcomeDamaged("sqlite", "the checksum differs"))) as client:
+        answer = await client.get(URL)
+    assert (answer.status_code, answer.json()) == (404, {"error": "not_found"})
 
 
 @pytest.mark.parametrize(
