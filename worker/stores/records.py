@@ -9,7 +9,8 @@ Fields are length-prefixed, so every byte string comes back as it was. Equal rec
 one version of the compressor; nobody may compare the compressed form across versions.
 
 A version that writes a new format follows one that reads it: while a fleet changes from one version to the
-next, each worker meets what any other has stored.
+next, each worker meets what any other has stored. What keeps the kinds and bears one of the next few numbers
+is taken for newer, and waited for; any other beginning is damage, for which nobody could wait long enough.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from worker.ports import OutcomeRecord, Tombstone
 FORMAT: Final = 2
 _WITHOUT_CAPTURE: Final = 1
 """The format before captures, which is read as well."""
+_NEWEST_AWAITED: Final = FORMAT + 8
 _RECORD: Final = b"R"
 _TOMBSTONE: Final = b"T"
 
@@ -80,10 +82,10 @@ def decode(data: bytes, *, store: str) -> OutcomeRecord | Tombstone:
     where they are of none; both name `store`. Nothing is guessed, which could give one request two different
     outcomes.
     """
-    if data and data[0] > FORMAT:
+    if data and FORMAT < data[0] <= _NEWEST_AWAITED and data[1:2] in {_RECORD, _TOMBSTONE}:
         raise OutcomeTooNew(store, f"it holds a record of format {data[0]}; this version reads {FORMAT}")
-    if not data or data[0] < _WITHOUT_CAPTURE:
-        raise OutcomeDamaged(store, f"it begins with {data[:1]!r}")
+    if not data or not _WITHOUT_CAPTURE <= data[0] <= FORMAT:
+        raise OutcomeDamaged(store, f"it begins with {data[:2]!r}")
     try:
         _, kind, checksum = _HEAD.unpack_from(data)
         if kind == _RECORD:

@@ -68,15 +68,17 @@ def _attempts(bench: Bench, gate: StoreGate) -> Attempts:
     )
 
 
+@pytest.mark.parametrize("first_bytes", [b"\x02R\0\0\0\0", b"\x82"], ids=["checksum", "first byte"])
 @pytest.mark.parametrize("delivered", [AGED, YOUNG], ids=["met by the get", "met by the put"])
 async def test_a_damaged_outcome_ends_in_a_dead_letter_and_in_no_other_outcome(
-    bench: Bench, path: Path, delivered: InboundRecord
+    bench: Bench, path: Path, delivered: InboundRecord, first_bytes: bytes
 ) -> None:
-    spoilt = _spoil(path, first_bytes=b"\x02R\0\0\0\0")
+    spoilt = _spoil(path, first_bytes=first_bytes)
     closings: list[None] = []
     gate = StoreGate(bench.check)
     gate.subscribe(lambda: closings.append(None))
-    await _attempts(bench, gate).finish(delivered, lambda: REF)
+    async with asyncio.timeout(15):  # else one that is waited for is waited for without end
+        await _attempts(bench, gate).finish(delivered, lambda: REF)
     assert closings == []
     assert [item.topic for item in bench.published] == [DEAD, BUNDLES]
     letter, reply = bench.published
