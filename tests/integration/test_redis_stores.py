@@ -136,12 +136,12 @@ async def test_a_key_of_another_kind_is_an_error_and_not_an_outcome(
 async def test_a_record_of_a_newer_version_is_named_and_not_overwritten(
     store: RedisOutcomeStore, admin: Any
 ) -> None:
-    admin.set("t:{p}:outcome:r:0", b"\x07future")
+    admin.set("t:{p}:outcome:r:0", b"\x07Rfuture")
     with pytest.raises(StoreUnavailable, match="format 7"):
         await store.get(KEY)
     with pytest.raises(StoreUnavailable, match="format 7"):
         await store.put_if_absent(KEY, RECORD)
-    assert admin.get("t:{p}:outcome:r:0") == b"\x07future"
+    assert admin.get("t:{p}:outcome:r:0") == b"\x07Rfuture"
 
 
 async def test_one_bad_reply_does_not_fail_the_calls_beside_it(store: RedisOutcomeStore, admin: Any) -> None:
