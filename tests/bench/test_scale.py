@@ -12,11 +12,13 @@ from pathlib import Path
 import pytest
 
 from tests.bench.conftest import Report
-from tests.support.cluster import Mode, Topics, longer_than, request, workers
+from tests.support.cluster import Mode, Topics, embedded_mode, longer_than, request, workers
 from worker.kafka.embedded import EmbeddedBroker
 
 BACKLOG = 3_000
 PARTITIONS = 12
+FLOOD = 10_000
+"""More than the worker works off while the quiet project is measured."""
 QUIET = 50
 """Requests of the project that another one disturbs, one at a time."""
 MESSAGE = "Explain why the retry loop in the payment client ignores its deadline, and mend it. " * 24
@@ -44,20 +46,13 @@ def moment(pids: Iterable[int]) -> Moment:
 
 
 def mode_of(broker: EmbeddedBroker, name: str, folder: Path, **settings: str) -> Mode:
-    return Mode(
-        name="embedded",
-        bootstrap=broker.bootstrap_servers,
-        prefix=f"{name}.",
-        group=f"g-{name}",
+    return embedded_mode(
+        broker.bootstrap_servers,
+        namespace=name,
+        folder=folder / name,
         session_timeout_ms=10_000,
-        environment={
-            "WORKER_KAFKA__IDEMPOTENT_PRODUCER": "false",
-            "WORKER_OUTCOMES__SQLITE_PATH": str(folder / f"{name}.db"),
-            "WORKER_GRAPH__SQLITE_PATH": str(folder / f"{name}-graph.db"),
-            "WORKER_STATE__SQLITE_PATH": str(folder / f"{name}-state.db"),
-            "WORKER_LOG_LEVEL": "warning",
-            **settings,
-        },
+        WORKER_LOG_LEVEL="warning",
+        **settings,
     )
 
 
@@ -155,10 +150,10 @@ async def test_another_project_beside_a_flood(
             await start()
             await milliseconds(topics, 500_000)  # connections and caches are warm after these
             alone = await milliseconds(topics, 1_000_000)
-            await publish(topics, BACKLOG, project="flood", partition=0)
+            await publish(topics, FLOOD, project="flood", partition=0)
             beside = await milliseconds(topics, 2_000_000)
             flood = sum(b'"flood"' in one.value for one in (await topics.read_all("bundles")).records)
-        assert flood < BACKLOG, "the flood ended before what it should disturb"
+        assert flood < FLOOD, "the flood ended before what it should disturb"
         middle, late = QUIET // 2, QUIET * 98 // 100
         report(
             f"p98 of a quiet project beside a flood with {share} in work, over the same alone",

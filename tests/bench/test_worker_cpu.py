@@ -26,7 +26,7 @@ from typing import Any
 import pytest
 
 from tests.bench.conftest import Report
-from tests.support.cluster import ROOT, Mode, Topics, longer_than, request, workers
+from tests.support.cluster import ROOT, Mode, Topics, embedded_mode, longer_than, request, workers
 from worker.kafka.embedded import EmbeddedBroker
 
 ROUNDS, WARM_UP = 6, 1
@@ -141,19 +141,12 @@ async def test_worker_cpu_over_a_plain_loop(
     loops: dict[str, Loop] = {}
     async with AsyncExitStack() as stack:
         for kind in ("bare", "plain", "full", "worker"):
-            mode = Mode(
-                name="embedded",
-                bootstrap=embedded.bootstrap_servers,
-                prefix=f"{namespace}{kind}.",
-                group=f"g-{namespace}{kind}",
+            mode = embedded_mode(
+                embedded.bootstrap_servers,
+                namespace=f"{namespace}{kind}",
+                folder=tmp_path / kind,
                 session_timeout_ms=10_000,
-                environment={
-                    "WORKER_KAFKA__IDEMPOTENT_PRODUCER": "false",
-                    "WORKER_OUTCOMES__SQLITE_PATH": str(tmp_path / "worker.db"),
-                    "WORKER_GRAPH__SQLITE_PATH": str(tmp_path / "graph.db"),
-                    "WORKER_STATE__SQLITE_PATH": str(tmp_path / "state.db"),
-                    "WORKER_LOG_LEVEL": "warning",
-                },
+                WORKER_LOG_LEVEL="warning",
             )
             topics = await stack.enter_async_context(Topics(mode))
             pid = await stack.enter_async_context(started(kind, mode, tmp_path))

@@ -41,8 +41,10 @@ class Mode:
     """What a killed worker's successor waits for."""
 
 
-def embedded_mode(bootstrap: str, *, namespace: str, folder: Path) -> Mode:
-    """The embedded broker and SQLite."""
+def embedded_mode(
+    bootstrap: str, *, namespace: str, folder: Path, session_timeout_ms: int = 6_000, **settings: str
+) -> Mode:
+    """The embedded broker and SQLite; `settings` beside what says where they are."""
     return Mode(
         name="embedded",
         bootstrap=bootstrap,
@@ -53,8 +55,9 @@ def embedded_mode(bootstrap: str, *, namespace: str, folder: Path) -> Mode:
             "WORKER_OUTCOMES__SQLITE_PATH": str(folder / "outcomes.db"),
             "WORKER_GRAPH__SQLITE_PATH": str(folder / "graph.db"),
             "WORKER_STATE__SQLITE_PATH": str(folder / "state.db"),
+            **settings,
         },
-        session_timeout_ms=6_000,
+        session_timeout_ms=session_timeout_ms,
     )
 
 
